@@ -1,0 +1,22 @@
+// Package rail brings up the rails of a process and connects them to peers. The
+// four stages are the same for shards, for clients and for read jobs:
+//
+//	resolve    recipe + this host  → open devices, chosen GIDs, active MTUs
+//	allocate   rails + Demand      → PD, CQ, registered memory: a Set
+//	publish    Set + control plane → this node is known; offers to peers are out
+//	connect    offers and answers  → QPs in RTS: a Peer for each shard
+//
+// A shard runs a Listener instead of the last step: every client that offers
+// gets matching QPs, and loses them when it leaves or its lease ends.
+//
+// The package knows nothing of slots: its user says in a Demand how many QPs a
+// peer gets, how deep they are and how many registered bytes each carries, and
+// makes lanes of the Links it gets back.
+//
+// Owns: Demand, Set, Rail, Link, Peer, Listener, the pairing of rails, the
+// comparison of parameters at both ends.
+// Imports: pipeline, cue/deploy, verbs, verbs/fabric, ctrl.
+// Goroutines: one per rail reads asynchronous events (owner: Set); a Listener
+// has one that watches the control plane and one per peer being dropped (owner:
+// Listener). Locks: Set.mu, Listener.mu; neither is held over a verb or an RPC.
+package rail

@@ -1,0 +1,202 @@
+package rail
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/railstore/railstore/cue/deploy"
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/fabric"
+)
+
+// Drivers gives the driver that a rail's device names. The caller of the stages
+// decides which providers exist.
+type Drivers func(provider string, r deploy.Rail) (verbs.Driver, error)
+
+// ResolveInput is the first stage's input.
+type ResolveInput struct {
+	Deployment *deploy.Deployment
+	Host       string
+	Rails      []string // names; empty: all of the host
+	Drivers    Drivers
+}
+
+// Rail is one rail of this process: an open device port with a chosen GID and,
+// after allocate, its PD, CQ and the registration of the process's memory.
+type Rail struct {
+	Spec  deploy.Rail
+	Index int // in the Set
+
+	Ctx       *verbs.Context
+	Port      verbs.PortAttr
+	GID       fabric.Choice
+	PKeyIndex uint16
+	ActiveMTU int // of this end
+
+	PD *verbs.PD
+	CQ *verbs.CQ
+	MR *verbs.MR // the process's lane memory on this rail
+
+	health health
+}
+
+// Name is the rail's name in the recipe.
+func (r *Rail) Name() string { return r.Spec.Name }
+
+// Provider is the effective provider.
+func (r *Rail) Provider() string { return r.Ctx.Provider() }
+
+// Resolve asks this machine for what the recipe names: it opens the devices and
+// chooses GIDs. Every rail that fails is reported, not just the first.
+var Resolve = pipeline.Stage[ResolveInput, []*Rail]{
+	Name: "resolve", Layer: pipeline.LayerResource, Run: resolve,
+}
+
+func resolve(ctx context.Context, scope *pipeline.Scope, in ResolveInput) ([]*Rail, error) {
+	h, ok := in.Deployment.Host(in.Host)
+	if !ok {
+		return nil, pipeline.Errorf(pipeline.LayerConfig, "resolve", pipeline.Nowhere, "the deployment has no host %q; it has %s", in.Host, hostNames(in.Deployment))
+	}
+	specs, err := pick(h, in.Rails)
+	if err != nil {
+		return nil, err
+	}
+	rails, err := pipeline.Each(ctx, specs, func(ctx context.Context, s deploy.Rail) (*Rail, error) {
+		r, err := open(s, in.Drivers)
+		if err != nil {
+			return nil, pipeline.Wrap(err, pipeline.LayerResource, "resolve", pipeline.AtRail(s.Name))
+		}
+		scope.DeferClose("close device of rail "+s.Name, r.Ctx.Close)
+		return r, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range rails {
+		r.Index = i
+		pipeline.Emit(ctx, pipeline.Event{Event: "rail_resolved", Rail: r.Name(), Reason: r.GID.Reason(),
+			Fields: map[string]any{"device": r.Ctx.Name(), "gid": r.GID.Entry.GID.String(), "gid_index": r.GID.Entry.Index, "mtu": r.ActiveMTU}})
+	}
+	return rails, nil
+}
+
+func pick(h *deploy.Host, names []string) ([]deploy.Rail, error) {
+	if len(h.Rails) == 0 {
+		return nil, pipeline.Errorf(pipeline.LayerConfig, "resolve", pipeline.Nowhere, "host %q has no rails", h.Name)
+	}
+	if len(names) == 0 {
+		return h.Rails, nil
+	}
+	var out []deploy.Rail
+	for _, n := range names {
+		r, ok := h.Rail(n)
+		if !ok {
+			return nil, pipeline.Errorf(pipeline.LayerUsage, "resolve", pipeline.AtRail(n), "host %q has no such rail; it has %s", h.Name, railNames(h.Rails))
+		}
+		if slices.ContainsFunc(out, func(o deploy.Rail) bool { return o.Name == n }) {
+			return nil, pipeline.Errorf(pipeline.LayerUsage, "resolve", pipeline.AtRail(n), "the rail is named twice")
+		}
+		out = append(out, *r)
+	}
+	return out, nil
+}
+
+func open(s deploy.Rail, drivers Drivers) (*Rail, error) {
+	provider, name, ok := strings.Cut(s.Device, ":")
+	if !ok {
+		return nil, fmt.Errorf("device %q: want PROVIDER:NAME, as in soft:127.0.0.1 or ibv:mlx5_0", s.Device)
+	}
+	d, err := drivers(provider, s)
+	if err != nil {
+		return nil, err
+	}
+	vc, err := verbs.Open(d, name)
+	if err != nil {
+		return nil, err
+	}
+	r := &Rail{Spec: s, Ctx: vc}
+	if err := r.choose(); err != nil {
+		_ = vc.Close() // the first cause is what matters
+		return nil, err
+	}
+	return r, nil
+}
+
+// choose reads the port and takes a GID; it is called again when a port returns.
+func (r *Rail) choose() error {
+	port := uint8(r.Spec.Port)
+	pa, err := r.Ctx.Port(port)
+	if err != nil {
+		return err
+	}
+	if pa.State != verbs.PortActive {
+		return fmt.Errorf("%s/%d: port is %v, not ACTIVE", r.Ctx.Name(), port, pa.State)
+	}
+	table, err := r.Ctx.GIDs(port)
+	if err != nil {
+		return err
+	}
+	c, err := fabric.Choose(table, r.Spec.GID, fabric.Port{Link: pa.LinkLayer})
+	if err != nil {
+		return fmt.Errorf("%s/%d: %w", r.Ctx.Name(), port, err)
+	}
+	pk, err := r.pkeyIndex(port)
+	if err != nil {
+		return err
+	}
+	r.Port, r.GID, r.PKeyIndex = pa, c, pk
+	r.ActiveMTU = pa.ActiveMTU
+	if r.Spec.MTU > 0 {
+		if r.Spec.MTU > pa.ActiveMTU {
+			return fmt.Errorf("%s/%d: the recipe asks for an MTU of %d, the port's active MTU is %d", r.Ctx.Name(), port, r.Spec.MTU, pa.ActiveMTU)
+		}
+		r.ActiveMTU = r.Spec.MTU
+	}
+	return nil
+}
+
+// pkeyIndex finds the partition by value: the index of a key differs from host
+// to host. Bit 15 is membership; a full member is preferred.
+func (r *Rail) pkeyIndex(port uint8) (uint16, error) {
+	keys, err := r.Ctx.PKeys(port)
+	if err != nil {
+		return 0, err
+	}
+	want := uint16(r.Spec.PKey)
+	if want == 0 {
+		want = 0xffff
+	}
+	limited := -1
+	for i, k := range keys {
+		if k&0x7fff != want&0x7fff {
+			continue
+		}
+		if k&0x8000 != 0 {
+			return uint16(i), nil
+		}
+		limited = i
+	}
+	if limited >= 0 {
+		return uint16(limited), nil
+	}
+	return 0, fmt.Errorf("%s/%d: the port is not a member of partition %#04x; its table holds %#04x", r.Ctx.Name(), port, want, keys)
+}
+
+func hostNames(d *deploy.Deployment) string {
+	var n []string
+	for _, h := range d.Hosts {
+		n = append(n, h.Name)
+	}
+	return strings.Join(n, ", ")
+}
+
+func railNames(rs []deploy.Rail) string {
+	var n []string
+	for _, r := range rs {
+		n = append(n, r.Name)
+	}
+	return strings.Join(n, ", ")
+}
