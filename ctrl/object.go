@@ -1,0 +1,53 @@
+package ctrl
+
+import (
+	"time"
+)
+
+// ObjectKey names an object. Neither part is a path for anybody; see Validate.
+type ObjectKey struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+func (k ObjectKey) String() string { return k.Namespace + "/" + k.Name }
+
+// Object is the metadata of one generation of an object.
+type Object struct {
+	Key           ObjectKey `json:"key"`
+	Handle        string    `json:"handle"`
+	Generation    uint64    `json:"generation"`
+	XXH3          string    `json:"xxh3"` // of the whole content, 16 hex digits
+	LayoutVersion uint64    `json:"layout_version"`
+	Size          uint64    `json:"size"`
+	StripeBytes   uint64    `json:"stripe_bytes"`
+	Created       time.Time `json:"created"`
+	Placement     Placement `json:"placement"`
+}
+
+// Stripes is how many stripes the object has: 0 for an empty one.
+func (o Object) Stripes() int {
+	if o.Size == 0 || o.StripeBytes == 0 {
+		return 0
+	}
+	return int((o.Size-1)/o.StripeBytes + 1)
+}
+
+// Placement says where the stripes are.
+type Placement struct {
+	Epoch      uint64   `json:"epoch"`
+	Policy     string   `json:"policy"`
+	LayoutHash string   `json:"layout_hash"`
+	Stripes    []Stripe `json:"stripes,omitempty"`
+}
+
+// Stripe is one contiguous part of an object, in one file.
+type Stripe struct {
+	Index  uint32 `json:"index"`
+	Shard  int    `json:"shard"`
+	Dir    int    `json:"dir"`    // directory of the shard
+	Offset uint64 `json:"offset"` // in the object
+	Length uint64 `json:"length"`
+	XXH3   string `json:"xxh3"` // 16 hex digits; empty without checksums
+	File   string `json:"file"` // below the directory
+}
