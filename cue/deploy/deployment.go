@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"time"
 )
 
 // Deployment is one validated deployment. The CUE schema schemas.#Deployment has
@@ -16,17 +15,20 @@ type Deployment struct {
 	Epoch           uint64    `json:"epoch"`
 	ProtocolVersion int       `json:"protocolVersion"`
 	Control         Control   `json:"control"`
+	Fabrics         []Fabric  `json:"fabrics"`
 	Hosts           []Host    `json:"hosts"`
 	Shards          []Shard   `json:"shards"`
 	Lanes           Lanes     `json:"lanes"`
 	Health          Health    `json:"health"`
 	Rebuild         Rebuild   `json:"rebuild"`
+	Retry           Retry     `json:"retry"`
 	Server          Server    `json:"server"`
 	Objects         Objects   `json:"objects"`
 	Reader          Reader    `json:"reader"`
 	Tables          []Table   `json:"tables"`
 	Pipeline        Pipeline  `json:"pipeline"`
 	Jobs            []ReadJob `json:"jobs"`
+	Profile         Profile   `json:"profile"`
 }
 
 // Control is the control plane, which runs inside shard 0.
@@ -49,53 +51,21 @@ type TLS struct {
 	CA   string `json:"ca"`
 }
 
+// Fabric is a network that rails share. The list may be empty: then the rails'
+// own fabric names are all there is.
+type Fabric struct {
+	Name   string `json:"name"`
+	Type   string `json:"type"` // auto | rocev2 | rocev1 | ib
+	MTU    int    `json:"mtu"`  // of rails that name none; the loader has put it into them
+	Routed bool   `json:"routed"`
+}
+
 // Host is one machine (or one network namespace) with its rails.
 type Host struct {
 	Name    string `json:"name"`
 	Address string `json:"address"` // where launchers reach it; empty is this machine
 	Memlock int64  `json:"memlock"` // bytes; 0 is not stated
 	Rails   []Rail `json:"rails"`
-}
-
-// Rail is one path: a device port with a GID on a fabric.
-type Rail struct {
-	Name         string      `json:"name"`
-	Fabric       string      `json:"fabric"`
-	Device       string      `json:"device"` // soft:ADDR[:PORT] | ibv:DEV
-	Port         int         `json:"port"`
-	GID          GIDSelector `json:"gid"`
-	Weight       int         `json:"weight"`
-	MTU          int         `json:"mtu"` // 0: the smaller active MTU of both ends
-	TrafficClass int         `json:"trafficClass"`
-	HopLimit     int         `json:"hopLimit"`
-	FlowLabel    int         `json:"flowLabel"`
-	SL           int         `json:"sl"`
-	PKey         int         `json:"pkey"`    // by value; 0 is the default partition
-	Timeout      int         `json:"timeout"` // 4.096 µs × 2^n
-	RetryCount   int         `json:"retryCount"`
-	RNRRetry     int         `json:"rnrRetry"`
-	// Listeners maps an endpoint that a shard advertises to the listener that
-	// this rail must use for it.
-	Listeners []string        `json:"listeners"`
-	Faults    json.RawMessage `json:"faults,omitempty"`
-	Caps      map[string]int  `json:"caps,omitempty"`
-	GIDs      []SoftGID       `json:"gids,omitempty"`
-	ActiveMTU int             `json:"activeMTU"` // of a soft device; 0: from its net device
-}
-
-// SoftGID is one entry of a soft device's own GID table.
-type SoftGID struct {
-	Address string `json:"address"`
-	Type    string `json:"type"`
-	NetDev  string `json:"netdev"`
-}
-
-// GIDSelector picks an entry of the GID table.
-type GIDSelector struct {
-	Select  string `json:"select"` // auto | index | address | type
-	Index   int    `json:"index"`
-	Address string `json:"address"` // an address or a CIDR prefix
-	Type    string `json:"type"`    // rocev1 | rocev2 | ib
 }
 
 // Shard is one server process.
@@ -116,7 +86,7 @@ type Store struct {
 
 // Lanes are the RC-WRITE slots between a client and a shard.
 type Lanes struct {
-	QPs               int      `json:"qpsPerClientPerShard"`
+	QPs               int      `json:"qpsPerClientPerShard"` // over all rails; every rail has at least one
 	Slots             int      `json:"slotsPerQP"`
 	AsyncDepth        int      `json:"asyncDepth"`
 	RequestBytes      int64    `json:"requestBytes"`
@@ -130,7 +100,16 @@ type Lanes struct {
 	CQHarvestInterval Duration `json:"cqHarvestInterval"`
 	CQDepth           int      `json:"cqDepth"`
 	MaxSendWR         int      `json:"maxSendWR"`
-	MaxClients        int      `json:"maxClients"` // clients that a shard has room for
+	MaxRecvWR         int      `json:"maxRecvWR"`
+	MaxClients        int      `json:"maxClients"`      // clients that a shard has room for
+	RegisteredBytes   int64    `json:"registeredBytes"` // most that the lanes of one process may take
+}
+
+// Retry is what happens to a request whose shard did not answer.
+type Retry struct {
+	GetAttempts int      `json:"getAttempts"` // 1 is no second try
+	Backoff     Duration `json:"backoff"`
+	HedgeAfter  Duration `json:"hedgeAfter"` // 0 is never
 }
 
 // Health is failure detection through the control plane.
@@ -194,9 +173,25 @@ type Reader struct {
 
 // Table is an embedding table: u64 keys, float32 rows.
 type Table struct {
-	Name      string         `json:"name"`
-	Dim       int            `json:"dim"`
-	Optimizer map[string]any `json:"optimizer"`
+	Name      string    `json:"name"`
+	Dim       int       `json:"dim"`
+	Optimizer Optimizer `json:"optimizer"`
+}
+
+// Optimizer is what UPDATE does with a gradient.
+type Optimizer struct {
+	Type         string  `json:"type"` // sgd | adagrad | rowwise-adagrad | adam | adamw
+	LearningRate float64 `json:"learningRate"`
+	Epsilon      float64 `json:"epsilon"`
+	Beta1        float64 `json:"beta1"`
+	Beta2        float64 `json:"beta2"`
+	WeightDecay  float64 `json:"weightDecay"`
+}
+
+// Profile are the records of where time goes.
+type Profile struct {
+	Enabled  bool     `json:"enabled"`
+	Interval Duration `json:"interval"`
 }
 
 // Pipeline are the deadlines of the stages.
@@ -216,37 +211,12 @@ type StageOpts struct {
 // ReadJob is a read that rs run starts.
 type ReadJob struct {
 	Name      string   `json:"name"`
-	Host      string   `json:"host"`
+	Host      string   `json:"host"` // never empty
 	Namespace string   `json:"namespace"`
 	Object    string   `json:"object"`
-	Rails     []string `json:"rails"`
-	Output    string   `json:"output"`
-	Limits    *Reader  `json:"limits,omitempty"`
-}
-
-// Duration is a time.Duration that is a Go duration string in JSON.
-type Duration time.Duration
-
-// D is the time.Duration.
-func (d Duration) D() time.Duration { return time.Duration(d) }
-
-func (d Duration) String() string { return time.Duration(d).String() }
-
-// MarshalJSON writes the string form.
-func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
-
-// UnmarshalJSON reads a duration string such as "30s" or "500ms".
-func (d *Duration) UnmarshalJSON(b []byte) error {
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("duration %s: want a string such as \"30s\"", b)
-	}
-	v, err := time.ParseDuration(s)
-	if err != nil {
-		return fmt.Errorf("duration %q: want a number with a unit, such as \"30s\"", s)
-	}
-	*d = Duration(v)
-	return nil
+	Rails     []string `json:"rails"`  // empty: all of the host
+	Output    string   `json:"output"` // empty: none
+	Limits    Reader   `json:"limits"` // the deployment's where the job sets none
 }
 
 // Canonical is the deployment's canonical JSON: the struct order above, no white

@@ -1,0 +1,30 @@
+package deploy
+
+// Fault is one entry of a soft rail's fault script. Zero values are "not given".
+type Fault struct {
+	Do            string     `json:"do"`
+	At            FaultAt    `json:"at"`
+	For           Duration   `json:"for"`
+	Rate          float64    `json:"rate"`
+	Seed          int64      `json:"seed"`
+	Match         FaultMatch `json:"match"`
+	By            Duration   `json:"by"`            // delay
+	BitsPerSecond int64      `json:"bitsPerSecond"` // bandwidth
+	Op            string     `json:"op"`            // fail
+	Errno         string     `json:"errno"`         // fail
+	Times         int        `json:"times"`         // fail; 0 is always
+}
+
+// FaultAt is when a fault begins; at once when nothing is given.
+type FaultAt struct {
+	Bytes   int64    `json:"bytes"`
+	Packets int64    `json:"packets"`
+	Time    Duration `json:"time"`
+}
+
+// FaultMatch says which packets a fault hits; all when nothing is given.
+type FaultMatch struct {
+	Opcode    string `json:"opcode"`
+	Peer      string `json:"peer"`
+	Direction string `json:"direction"` // in | out
+}
