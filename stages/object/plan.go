@@ -1,0 +1,265 @@
+package object
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// PlanRail is a rail as planning sees it.
+type PlanRail struct {
+	Name     string
+	Device   string
+	Provider string
+	Weight   int
+	Shards   []int // that the rail's fabric reaches
+}
+
+func (r *PlanRail) reaches(shard int) bool { return slices.Contains(r.Shards, shard) }
+
+// Plan says which rail carries which stripe. It is exact: a read that finishes on
+// it has moved these bytes over these rails and no others.
+type Plan struct {
+	Namespace   string     `json:"namespace"`
+	Object      string     `json:"object"`
+	Generation  uint64     `json:"generation"`
+	Bytes       uint64     `json:"bytes"`
+	StripeBytes uint64     `json:"stripe_bytes"`
+	Stripes     int        `json:"stripes"`
+	Rails       []RailPlan `json:"rails"`
+	Tasks       []Task     `json:"tasks"`
+	Waves       int        `json:"waves"`
+}
+
+// RailPlan is the share of one rail.
+type RailPlan struct {
+	Name         string   `json:"name"`
+	Device       string   `json:"device"`
+	Provider     string   `json:"provider"`
+	Weight       int      `json:"weight"`
+	PlannedBytes uint64   `json:"planned_bytes"`
+	Stripes      []uint32 `json:"stripes"`
+}
+
+// Task is what one connection carries: stripes of one shard over one rail.
+type Task struct {
+	Wave    int      `json:"wave"` // from 0: the wave in which the caps let it run
+	Rail    string   `json:"rail"`
+	Shard   int      `json:"shard"`
+	Bytes   uint64   `json:"bytes"`
+	Stripes []uint32 `json:"stripes"`
+
+	rail int // index in Plan.Rails
+}
+
+// load is a piece of work to be split: bytes that must go to or come from a shard.
+type load struct {
+	bytes uint64
+	shard int
+}
+
+// split gives each load, in order, to the rail that reaches its shard and whose
+// (bytes so far + bytes of the load) / weight is smallest. The fractions are
+// compared exactly, by cross multiplication in 128 bits. Of equals the heavier
+// rail takes it, of equally heavy ones the first in the list.
+func split(loads []load, rails []PlanRail) ([]int, error) {
+	for i := range rails {
+		if rails[i].Weight < 1 {
+			return nil, fmt.Errorf("%w: rail %s has weight %d; a weight is at least 1", ErrBadRequest, rails[i].Name, rails[i].Weight)
+		}
+	}
+	sums := make([]uint64, len(rails))
+	out := make([]int, len(loads))
+	for i, l := range loads {
+		best := -1
+		for r := range rails {
+			if !rails[r].reaches(l.shard) {
+				continue
+			}
+			if best < 0 {
+				best = r
+				continue
+			}
+			c := cmpFrac(sums[r]+l.bytes, rails[r].Weight, sums[best]+l.bytes, rails[best].Weight)
+			if c < 0 || c == 0 && rails[r].Weight > rails[best].Weight {
+				best = r
+			}
+		}
+		if best < 0 {
+			return nil, fmt.Errorf("%w: none of the rails %s reaches shard %d", ErrNoRails, railNames(rails), l.shard)
+		}
+		sums[best] += l.bytes
+		out[i] = best
+	}
+	return out, nil
+}
+
+// cmpFrac compares a/wa with b/wb without dividing.
+func cmpFrac(a uint64, wa int, b uint64, wb int) int {
+	h1, l1 := bits.Mul64(a, uint64(wb))
+	h2, l2 := bits.Mul64(b, uint64(wa))
+	switch {
+	case h1 != h2 && h1 < h2, h1 == h2 && l1 < l2:
+		return -1
+	case h1 == h2 && l1 == l2:
+		return 0
+	}
+	return 1
+}
+
+func railNames(rails []PlanRail) string {
+	if len(rails) == 0 {
+		return "(none)"
+	}
+	var n []string
+	for i := range rails {
+		n = append(n, rails[i].Name)
+	}
+	return strings.Join(n, ", ")
+}
+
+// BuildPlan plans the given stripes of a validated object, all of them if only is
+// nil, over the rails.
+func BuildPlan(o *Object, rails []PlanRail, lim Limits, only []uint32) (*Plan, error) {
+	p := &Plan{
+		Namespace: o.Key.Namespace, Object: o.Key.Name, Generation: o.Generation,
+		Bytes: o.Size, StripeBytes: o.StripeBytes, Stripes: len(o.Placement.Stripes),
+	}
+	for i := range rails {
+		r := &rails[i]
+		p.Rails = append(p.Rails, RailPlan{Name: r.Name, Device: r.Device, Provider: r.Provider, Weight: r.Weight, Stripes: []uint32{}})
+	}
+	stripes := stripesInOrder(o, only)
+	loads := make([]load, len(stripes))
+	for i, s := range stripes {
+		if err := lim.stripeFits(s.Length); err != nil {
+			return nil, err
+		}
+		loads[i] = load{s.Length, s.Shard}
+	}
+	of, err := split(loads, rails)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range stripes {
+		r := &p.Rails[of[i]]
+		r.PlannedBytes += s.Length
+		r.Stripes = append(r.Stripes, s.Index)
+	}
+	p.Tasks = makeTasks(stripes, of, p.Rails, lim.TaskMaxStripes)
+	p.Waves = planWaves(p.Tasks, len(rails), lim.MaxConnsPerRail, lim.MaxConns)
+	return p, nil
+}
+
+// stripesInOrder gives the object's stripes by index.
+func stripesInOrder(o *Object, only []uint32) []*Stripe {
+	all := make([]*Stripe, len(o.Placement.Stripes))
+	for i := range o.Placement.Stripes {
+		all[o.Placement.Stripes[i].Index] = &o.Placement.Stripes[i]
+	}
+	if only == nil {
+		return all
+	}
+	only = slices.Clone(only)
+	slices.Sort(only)
+	out := make([]*Stripe, len(only))
+	for i, x := range only {
+		out[i] = all[x]
+	}
+	return out
+}
+
+// makeTasks groups the stripes of each rail by shard and cuts the groups at most
+// stripes (0: not at all). The tasks of the rails take turns, so that a cap on all
+// of them does not favour the first rail.
+func makeTasks(stripes []*Stripe, of []int, rails []RailPlan, most int) []Task {
+	type group struct{ rail, shard int }
+	open := map[group]int{} // index of the group's unfinished task in its rail's list
+	perRail := make([][]Task, len(rails))
+	for i, s := range stripes {
+		g := group{of[i], s.Shard}
+		at, ok := open[g]
+		if !ok || most > 0 && len(perRail[g.rail][at].Stripes) == most {
+			at = len(perRail[g.rail])
+			open[g] = at
+			perRail[g.rail] = append(perRail[g.rail], Task{Rail: rails[g.rail].Name, Shard: g.shard, rail: g.rail})
+		}
+		t := &perRail[g.rail][at]
+		t.Stripes = append(t.Stripes, s.Index)
+		t.Bytes += s.Length
+	}
+	out := []Task{}
+	for turn, more := 0, true; more; turn++ {
+		more = false
+		for r := range perRail {
+			if turn < len(perRail[r]) {
+				out = append(out, perRail[r][turn])
+				more = true
+			}
+		}
+	}
+	return out
+}
+
+// planWaves puts each task into the first wave that has room for it under both
+// caps, and returns the number of waves.
+func planWaves(tasks []Task, rails, perRail, total int) int {
+	var sums []int     // of all rails, by wave
+	var counts [][]int // by wave and rail
+	for i := range tasks {
+		w := 0
+		for w < len(sums) && (sums[w] >= total || counts[w][tasks[i].rail] >= perRail) {
+			w++
+		}
+		if w == len(sums) {
+			sums = append(sums, 0)
+			counts = append(counts, make([]int, rails))
+		}
+		sums[w]++
+		counts[w][tasks[i].rail]++
+		tasks[i].Wave = w
+	}
+	slices.SortStableFunc(tasks, func(a, b Task) int { return a.Wave - b.Wave })
+	return len(sums)
+}
+
+// String is the plan for people: one row a rail, one row a task.
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s/%s generation %d: %d bytes, %d stripes of %d, %d tasks in %d waves\n",
+		p.Namespace, p.Object, p.Generation, p.Bytes, p.Stripes, p.StripeBytes, len(p.Tasks), p.Waves)
+	var sum uint64
+	for i := range p.Rails {
+		sum += p.Rails[i].PlannedBytes
+	}
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RAIL\tDEVICE\tPROVIDER\tWEIGHT\tSTRIPES\tBYTES\tSHARE")
+	for i := range p.Rails {
+		r := &p.Rails[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", r.Name, r.Device, r.Provider, r.Weight, len(r.Stripes), r.PlannedBytes, percent(r.PlannedBytes, sum))
+	}
+	fmt.Fprintln(w, "\t\t\t\t\t\t")
+	fmt.Fprintln(w, "WAVE\tRAIL\tSHARD\tSTRIPES\tBYTES\t\t")
+	for i := range p.Tasks {
+		t := &p.Tasks[i]
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t\t\n", t.Wave, t.Rail, t.Shard, len(t.Stripes), t.Bytes)
+	}
+	_ = w.Flush() // writes to a strings.Builder
+	lines := strings.Split(b.String(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// percent is a share in hundredths of a percent, rounded down, by integers.
+func percent(part, whole uint64) string {
+	if whole == 0 {
+		return "0.00%"
+	}
+	h, l := bits.Mul64(part, 10000)
+	q, _ := bits.Div64(h, l, whole) // part <= whole, so h < whole
+	return fmt.Sprintf("%d.%02d%%", q/100, q%100)
+}
