@@ -1,0 +1,201 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/verbs"
+)
+
+// Failure is an error as data: what rs prints as JSON, and how the error that
+// ended a shard reaches the command that started it.
+type Failure struct {
+	Layer    string `json:"layer"`
+	Op       string `json:"op"`
+	Shard    *int   `json:"shard,omitempty"`
+	Lane     *int   `json:"lane,omitempty"`
+	Rail     string `json:"rail,omitempty"`
+	Device   string `json:"device,omitempty"`
+	WCStatus string `json:"wc_status,omitempty"`
+	Errno    string `json:"errno,omitempty"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// FailureOf takes an error apart. The message is the cause without the place,
+// which the other fields have.
+func FailureOf(err error) Failure {
+	f := Failure{Layer: string(pipeline.LayerInternal), Message: OneLine(err.Error())}
+	var pe *pipeline.Error
+	if errors.As(err, &pe) {
+		f.Layer, f.Op, f.Rail, f.Hint = string(pe.Layer), pe.Op, pe.Where.Rail, pe.Hint
+		if pe.Where.Shard >= 0 {
+			f.Shard = &pe.Where.Shard
+		}
+		if pe.Where.Lane >= 0 {
+			f.Lane = &pe.Where.Lane
+		}
+		// The message keeps what was put around the *Error and leaves out its
+		// place, which the other fields have.
+		if pe.Err != nil {
+			f.Message = OneLine(strings.Replace(err.Error(), pe.Error(), pe.Err.Error(), 1))
+		}
+	}
+	if f.Hint == "" {
+		var h interface{ Hint() string }
+		if errors.As(err, &h) {
+			f.Hint = h.Hint()
+		}
+	}
+	var ve *verbs.Error
+	if errors.As(err, &ve) {
+		f.Device = ve.Device
+		if f.Op == "" {
+			f.Op = ve.Op
+		}
+	}
+	var wc verbs.WCStatus
+	if errors.As(err, &wc) {
+		f.WCStatus = wc.Name()
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		f.Errno = errnoName(errno)
+	}
+	return f
+}
+
+// String is the one line that people see: what, where, why, with the names and
+// numbers of a status or an errno.
+func (f Failure) String() string {
+	var p []string
+	if f.Op != "" {
+		p = append(p, f.Op)
+	}
+	w := pipeline.Where{Shard: -1, Lane: -1, Rail: f.Rail}
+	if f.Shard != nil {
+		w.Shard = *f.Shard
+	}
+	if f.Lane != nil {
+		w.Lane = *f.Lane
+	}
+	if s := w.String(); s != "" {
+		p = append(p, s)
+	}
+	if len(p) == 1 && strings.HasPrefix(f.Message, f.Op+" ") {
+		p = nil // the message begins with the verb and its device
+	}
+	return withCode(withCode(strings.Join(append(p, f.Message), ": "), f.WCStatus), f.Errno)
+}
+
+// withCode makes sure that the text has the code, in parentheses.
+func withCode(text, code string) string {
+	if code == "" || strings.Contains(text, "("+code+")") {
+		return text
+	}
+	if strings.Contains(text, " "+code) {
+		return strings.Replace(text, " "+code, " ("+code+")", 1)
+	}
+	return text + " (" + code + ")"
+}
+
+// Err is the failure as an error again.
+func (f Failure) Err() error {
+	w := pipeline.Where{Shard: -1, Lane: -1, Rail: f.Rail}
+	if f.Shard != nil {
+		w.Shard = *f.Shard
+	}
+	if f.Lane != nil {
+		w.Lane = *f.Lane
+	}
+	msg := withCode(withCode(f.Message, f.WCStatus), f.Errno)
+	return &pipeline.Error{Layer: pipeline.Layer(f.Layer), Op: f.Op, Where: w, Err: errors.New(msg), Hint: f.Hint}
+}
+
+// errnoName is the name with the number, as in EADDRINUSE(98).
+func errnoName(e syscall.Errno) string {
+	if n := unix.ErrnoName(e); n != "" {
+		return fmt.Sprintf("%s(%d)", n, uint(e))
+	}
+	return fmt.Sprintf("errno %d", uint(e))
+}
+
+// OneLine joins the lines of joined errors.
+func OneLine(s string) string {
+	var parts []string
+	for l := range strings.Lines(s) {
+		if l = strings.TrimSpace(l); l != "" {
+			parts = append(parts, l)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// exitRecord is what a shard's process leaves when it ends with an error.
+type exitRecord struct {
+	Code  int       `json:"code"`
+	Time  time.Time `json:"time"`
+	Error Failure   `json:"error"`
+}
+
+// WriteExit records why the claim's process is about to end, for the launcher
+// and for status. It is the last thing a shard does before Close.
+func (c *Claim) WriteExit(code int, err error) error {
+	b, jerr := json.Marshal(exitRecord{Code: code, Time: time.Now().UTC(), Error: FailureOf(err)})
+	if jerr != nil {
+		return jerr
+	}
+	return writeAtomic(c.folder.exitPath(c.shard), append(b, '\n'))
+}
+
+func (f Folder) readExit(shard int) (exitRecord, bool) {
+	b, err := os.ReadFile(f.exitPath(shard))
+	var r exitRecord
+	if err != nil || json.Unmarshal(b, &r) != nil || r.Error.Message == "" {
+		return exitRecord{}, false
+	}
+	return r, true
+}
+
+// lastWords is the reason in a log: the first line of a Go panic or fatal error
+// if there is one, else the last line that has text. Only what the log got from
+// offset on counts.
+func lastWords(path string, offset int64) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return ""
+	}
+	const most = 64 << 10
+	if st.Size()-offset > most {
+		offset = st.Size() - most
+	}
+	b, err := io.ReadAll(io.NewSectionReader(file, offset, most))
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for l := range strings.Lines(string(b)) {
+		l = strings.TrimSpace(l)
+		if strings.HasPrefix(l, "panic: ") || strings.HasPrefix(l, "fatal error: ") {
+			return l
+		}
+		if l != "" {
+			last = l
+		}
+	}
+	return last
+}
