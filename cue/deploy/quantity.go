@@ -34,11 +34,10 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-
 var sizeForm = regexp.MustCompile(`^(0|[1-9][0-9]{0,14})([KMGT]i?)?B?$`)
 
 var sizeUnits = map[string]uint64{
-	"": 1,
+	"":  1,
 	"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
 	"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
 }

@@ -1,0 +1,63 @@
+package load
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/errors"
+)
+
+// finding is one broken rule as the schema reports it.
+type finding struct {
+	At      string   `json:"at"`
+	Message string   `json:"message"`
+	Hint    string   `json:"hint"`
+	Uses    []string `json:"uses"` // other paths that it rests on
+}
+
+// rules adds the findings of #rules to the errors and those of #notes to the
+// warnings.
+func (s *shape) rules(dep cue.Value, rep *Report) error {
+	for _, list := range []struct {
+		path string
+		into *[]Issue
+	}{{"#rules", &rep.Errors}, {"#notes", &rep.Warnings}} {
+		it, err := dep.LookupPath(cue.ParsePath(list.path)).Fields()
+		if err != nil {
+			if len(s.spoilt) > 0 {
+				continue
+			}
+			return fmt.Errorf("schema, %s: %s", list.path, errors.Details(err, nil))
+		}
+		for it.Next() {
+			rule := it.Selector().Unquoted()
+			found, err := findings(it.Value())
+			if err != nil {
+				// It rests on a value that was refused and that nothing stands in for.
+				if len(s.spoilt) > 0 {
+					continue
+				}
+				return fmt.Errorf("schema, rule %s: %s", rule, errors.Details(err, nil))
+			}
+			for _, f := range found {
+				if s.isSpoilt(f.At) || slices.ContainsFunc(f.Uses, s.isSpoilt) {
+					continue
+				}
+				*list.into = append(*list.into, s.located(
+					Issue{Path: f.At, Message: f.Message, Hint: f.Hint, Rule: rule}, s.find(append([]string{f.At}, f.Uses...)...)))
+			}
+		}
+	}
+	return nil
+}
+
+func findings(v cue.Value) ([]finding, error) {
+	b, err := v.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	var out []finding
+	return out, json.Unmarshal(b, &out)
+}
