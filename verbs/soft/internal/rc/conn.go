@@ -5,17 +5,6 @@ import (
 	"github.com/railstore/railstore/verbs/soft/internal/wire"
 )
 
-// Memory is how a connection reaches registered memory. A slice is used only
-// during the call that got it; slices in Packet.Frags until the Output is reset.
-type Memory interface {
-	// Local is the memory of a local key; write asks for the right to write. A
-	// status other than WCSuccess (WCLocProt) fails the work request.
-	Local(lkey uint32, addr uint64, n uint32, write bool) ([]byte, verbs.WCStatus)
-	// Remote is the memory that a peer names, when the key exists, the range is
-	// inside it and it grants need.
-	Remote(rkey uint32, addr uint64, n uint64, need verbs.Access) ([]byte, bool)
-}
-
 // Config of a Conn. Zero values are replaced as said beside each field.
 type Config struct {
 	QPN    uint32
@@ -36,10 +25,51 @@ type Conn struct {
 	cfg   Config
 	attr  verbs.QPAttr
 	stats verbs.QPStats
+
+	mtu      uint32 // path MTU, a power of two
+	mtuShift uint8
+	turn     bool // requests go before replies in the next Pump
+
+	requester
+	responder
+
+	errState, errSQFull, errRQFull, errSendWR, errRecvWR *verbs.Error
 }
 
-// New makes a Conn in RESET.
-func New(cfg Config) *Conn { return &Conn{cfg: cfg} }
+// New makes a Conn in RESET. It panics when Cap asks for more than MaxSGE
+// elements a request, which the owner's device attributes rule out.
+func New(cfg Config) *Conn {
+	if cfg.Cap.MaxSendSGE > MaxSGE || cfg.Cap.MaxRecvSGE > MaxSGE {
+		panic("rc: more elements a request than MaxSGE")
+	}
+	if cfg.PKey == 0 {
+		cfg.PKey = 0xffff
+	}
+	if cfg.MaxWindow <= 0 {
+		cfg.MaxWindow = 1024
+	}
+	if cfg.InitialWindow <= 0 {
+		cfg.InitialWindow = 64
+	}
+	if cfg.MinRTO == 0 {
+		cfg.MinRTO = 5e6
+	}
+	c := &Conn{cfg: cfg, mtu: 256, mtuShift: 8}
+	c.sq.init(cfg.Cap)
+	c.rq.init(cfg.Cap)
+	bad := func(op string, kind error, text string) *verbs.Error {
+		e := verbs.Errorf(kind, op, cfg.Device, "%s", text)
+		e.QPN = cfg.QPN
+		return e
+	}
+	c.errState = bad("post_send", verbs.ErrState, "the QP takes no send requests before RTS")
+	c.errSQFull = bad("post_send", verbs.ErrSQFull, "take completions first")
+	c.errRQFull = bad("post_recv", verbs.ErrRQFull, "take completions first")
+	c.errSendWR = bad("post_send", verbs.ErrInvalid, "unknown opcode, too many elements, over 2 GiB, or an atomic without one element of 8 bytes")
+	c.errRecvWR = bad("post_recv", verbs.ErrInvalid, "too many elements, or over 4 GiB")
+	c.reset()
+	return c
+}
 
 // State is the state of the QP.
 func (c *Conn) State() verbs.QPState { return c.attr.State }
@@ -50,27 +80,65 @@ func (c *Conn) Attr() verbs.QPAttr { return c.attr }
 // Stats are the counters since the last reset.
 func (c *Conn) Stats() verbs.QPStats { return c.stats }
 
-// Modify applies the attributes that mask names; the verbs front has checked them
-// against the state table. Entering ERR flushes at the next Pump; entering RESET
-// forgets everything without completions.
-func (c *Conn) Modify(attr *verbs.QPAttr, mask verbs.QPMask) {}
-
-// PostSend queues send requests and returns how many were taken. The error
-// (prepared, no allocation) is about the first that was not.
-func (c *Conn) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) { return len(wrs), nil }
-
-// PostRecv queues receive requests likewise.
-func (c *Conn) PostRecv(wrs []verbs.RecvWR, sges []verbs.SGE) (int, error) { return len(wrs), nil }
-
-// Step takes one received packet whose ICRC was checked.
-func (c *Conn) Step(now int64, p *wire.Packet, out *Output) {}
-
-// Tick runs the timers that are due at now.
-func (c *Conn) Tick(now int64, out *Output) {}
+// Step takes one received packet whose ICRC was checked. Packets for another QP or
+// partition are dropped.
+func (c *Conn) Step(now int64, p *wire.Packet, out *Output) {
+	switch c.attr.State {
+	case verbs.QPRTR, verbs.QPRTS, verbs.QPSQD:
+	default:
+		return
+	}
+	if p.DestQPN != c.cfg.QPN || (p.PKey^c.cfg.PKey)&0x7fff != 0 {
+		return
+	}
+	c.stats.PacketsReceived++
+	c.stats.BytesReceived += uint64(len(p.Payload))
+	switch {
+	case !p.Opcode.Response():
+		c.request(p, out)
+	case c.attr.State == verbs.QPRTR:
+		// Nothing was asked for yet.
+	case p.Opcode == wire.Acknowledge:
+		c.acknowledge(now, p, out)
+	case p.Opcode == wire.AtomicAcknowledge:
+		c.atomicResponse(now, p, out)
+	default:
+		c.readResponse(now, p, out)
+	}
+}
 
 // Pump puts out packets that may be sent now. It reports whether there are more
-// and only room was missing.
-func (c *Conn) Pump(now int64, out *Output) (more bool) { return false }
+// and only room was missing. In the error state it flushes what was posted.
+func (c *Conn) Pump(now int64, out *Output) (more bool) {
+	if c.attr.State == verbs.QPErr {
+		c.flush(out)
+		return c.pumpReplies(out)
+	}
+	// Whoever did not get room goes first the next time.
+	if c.turn {
+		if c.pumpRequests(now, out) {
+			c.turn = false
+			return true
+		}
+		return c.pumpReplies(out)
+	}
+	if c.pumpReplies(out) {
+		c.turn = true
+		return true
+	}
+	return c.pumpRequests(now, out)
+}
 
-// NextTick is the time at which Tick is due; 0 when no timer runs.
-func (c *Conn) NextTick() int64 { return 0 }
+// header starts a packet in out, which has room, and writes its BTH.
+func (c *Conn) header(out *Output, op wire.Opcode, flags uint8, ackReq bool, psn wire.PSN) *Packet {
+	n := len(out.Packets)
+	out.Packets = out.Packets[:n+1]
+	k := &out.Packets[n]
+	wire.BTH(k.Hdr[:]).Put(op, flags, c.cfg.PKey, c.attr.DestQPN, ackReq, psn)
+	k.HdrLen = wire.BTHLen
+	k.Pad = 0
+	k.Len = 0
+	k.Frags = nil
+	c.stats.PacketsSent++
+	return k
+}

@@ -1,0 +1,64 @@
+package rc
+
+import "github.com/railstore/railstore/verbs/soft/internal/wire"
+
+// minWindow is what remains of the window after a timeout.
+const minWindow = 4
+
+// window bounds the packets in flight: requests that are not acknowledged, and
+// responses to READs that have not come. It grows by one packet for each that
+// arrives up to the threshold, then by one a window; loss halves it. The
+// transport itself has no such bound (a lossless link and end-to-end credits are
+// assumed), but sockets drop what their buffers do not hold.
+type window struct {
+	size      uint32
+	threshold uint32
+	max       uint32
+	credit    uint32   // arrivals since the last growth past the threshold
+	recover   wire.PSN // losses before this PSN have been answered already
+	lost      bool     // recover is valid
+	limited   bool     // the window, and nothing else, held packets back lately
+}
+
+func (w *window) init(initial, most int) {
+	*w = window{max: uint32(most), threshold: uint32(most)}
+	w.size = min(uint32(initial), w.max)
+}
+
+// arrived notes n packets that the peer has answered.
+func (w *window) arrived(n uint32, una wire.PSN) {
+	if w.lost && !una.Before(w.recover) {
+		w.lost = false
+	}
+	if !w.limited || w.size >= w.max {
+		return
+	}
+	if w.size < w.threshold {
+		w.size = min(w.size+n, w.max)
+		return
+	}
+	w.credit += n
+	if w.credit >= w.size {
+		w.credit = 0
+		w.size++
+	}
+}
+
+// loss notes that a packet in flight was lost and the peer said so.
+func (w *window) loss(una, top wire.PSN) {
+	if w.lost && una.Before(w.recover) {
+		return
+	}
+	w.threshold = max(w.size/2, min(minWindow, w.max))
+	w.size = w.threshold
+	w.credit, w.recover, w.lost, w.limited = 0, top, true, false
+}
+
+// timeout notes that nothing came back at all.
+func (w *window) timeout(una, top wire.PSN) {
+	if !w.lost || !una.Before(w.recover) {
+		w.threshold = max(w.size/2, min(minWindow, w.max))
+	}
+	w.size = min(minWindow, w.max)
+	w.credit, w.recover, w.lost, w.limited = 0, top, true, false
+}
