@@ -3,8 +3,6 @@ package launch
 import (
 	"context"
 	"errors"
-	"io/fs"
-	"os"
 	"slices"
 	"time"
 
@@ -48,7 +46,7 @@ const (
 // the control plane goes last, so that the others can take their leave.
 func (f Folder) Down(ctx context.Context, cfg DownConfig) (*DownResult, error) {
 	res := &DownResult{Deployment: f.Name, Shards: []StoppedShard{}}
-	if _, err := os.Stat(f.Path); errors.Is(err, fs.ErrNotExist) {
+	if !f.Exists() {
 		return res, nil
 	}
 	lock, err := f.Lock(ctx, "down", cfg.LockWait)

@@ -111,11 +111,11 @@ func fakeShard(args []string) int {
 
 // fakeControl is a control plane that believes the ready files.
 func fakeControl(f Folder) Control {
-	return func(_ context.Context, d *deploy.Deployment) ([]ctrl.NodeStatus, error) {
+	return func(_ context.Context, d *deploy.Deployment) (*ctrl.Status, error) {
 		if _, err := os.Stat(filepath.Join(f.runDir(), "ready-0")); err != nil {
 			return nil, errors.New("connection refused")
 		}
-		var out []ctrl.NodeStatus
+		out := &ctrl.Status{Control: ctrl.ControlStatus{State: ControlServing}}
 		for i := range d.Shards {
 			b, err := os.ReadFile(filepath.Join(f.runDir(), fmt.Sprintf("ready-%d", d.Shards[i].ID)))
 			if errors.Is(err, fs.ErrNotExist) {
@@ -128,10 +128,7 @@ func fakeControl(f Folder) Control {
 			if err != nil {
 				continue // half written
 			}
-			out = append(out, ctrl.NodeStatus{
-				Info:  ctrl.NodeInfo{ID: ctrl.ShardID(d.Shards[i].ID), Role: ctrl.RoleShard, PID: pid},
-				State: ctrl.StateServing,
-			})
+			out.Shards = append(out.Shards, ctrl.ShardStatus{ID: d.Shards[i].ID, PID: pid, State: ctrl.StateServing})
 		}
 		return out, nil
 	}

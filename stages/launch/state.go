@@ -45,6 +45,16 @@ func DefaultState(getenv func(string) string) (string, error) {
 // State is the folder that has one folder per deployment.
 type State struct{ Root string }
 
+// NewState is the state folder at dir. A relative path is made absolute, since
+// shards do not share the working directory of who starts them.
+func NewState(dir string) (State, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return State{}, stateError(dir, err)
+	}
+	return State{Root: abs}, nil
+}
+
 // nameRE keeps a deployment's name usable as a folder: no separators, no dots in
 // front.
 var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
@@ -241,4 +251,10 @@ func stateError(path string, err error) error {
 		return e.WithHint("free space there, or choose another folder with --state DIR")
 	}
 	return e
+}
+
+// Exists says whether there is such a folder at all.
+func (f Folder) Exists() bool {
+	_, err := os.Stat(f.Path)
+	return err == nil
 }

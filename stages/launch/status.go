@@ -13,94 +13,50 @@ import (
 	"github.com/railstore/railstore/pipeline"
 )
 
-// Control asks the control plane of a deployment which nodes it knows.
-type Control func(ctx context.Context, d *deploy.Deployment) ([]ctrl.NodeStatus, error)
+// Control asks the control plane of a deployment for its status.
+type Control func(ctx context.Context, d *deploy.Deployment) (*ctrl.Status, error)
 
-// Status is a deployment as it is: its processes, and what the control plane
-// knows of them. The JSON keys are stable.
-type Status struct {
-	Deployment string         `json:"deployment"`
-	Digest     string         `json:"digest"`
-	Control    ControlStatus  `json:"control"`
-	Shards     []ShardStatus  `json:"shards"`
-	Clients    []ClientStatus `json:"clients"`
-}
-
-// ControlStatus is the control plane: serving, unreachable or stopped.
-type ControlStatus struct {
-	Address string `json:"address"`
-	State   string `json:"state"`
-	Reason  string `json:"reason,omitempty"`
-}
-
-// ShardStatus is one shard.
-type ShardStatus struct {
-	ID     int             `json:"id"`
-	Host   string          `json:"host"`
-	PID    int             `json:"pid"` // 0: no process
-	State  string          `json:"state"`
-	Uptime float64         `json:"uptime_s"`
-	Reason string          `json:"reason"`
-	Lanes  ctrl.LaneCounts `json:"lanes"`
-	Rails  []ctrl.RailInfo `json:"rails"`
-}
-
-// ClientStatus is one client that has joined.
-type ClientStatus struct {
-	ID    string          `json:"id"`
-	PID   int             `json:"pid"`
-	State string          `json:"state"`
-	Lanes ctrl.LaneCounts `json:"lanes"`
-}
-
-// States of a shard in Status.
+// States of the control plane in a status.
 const (
-	Starting = "starting"
-	Serving  = "serving"
-	Suspect  = "suspect"
-	Draining = "draining"
-	Dead     = "dead"
-	Stopped  = "stopped"
+	ControlServing     = "serving"
+	ControlUnreachable = "unreachable"
+	ControlStopped     = "stopped"
 )
 
 // controlAsk bounds one look at the control plane. A server that is up answers
 // at once; one that is not must not hold up a status.
 const controlAsk = 2 * time.Second
 
-// Running is whether any shard has a process.
-func (s *Status) Running() bool {
+// Serving is nil when every shard serves. Otherwise it names the first that does
+// not and is ErrNotRunning or ErrNotReady.
+func Serving(s *ctrl.Status) error {
+	running := false
 	for i := range s.Shards {
-		if s.Shards[i].PID != 0 {
-			return true
-		}
+		running = running || s.Shards[i].PID != 0
 	}
-	return false
-}
-
-// Err is nil when every shard serves. Otherwise it names those that do not and
-// is ErrNotRunning or ErrNotReady.
-func (s *Status) Err() error {
-	if !s.Running() {
-		e := pipeline.Errorf(pipeline.LayerProcess, "status", pipeline.Nowhere, "%s: %w", s.Deployment, ErrNotRunning)
-		return e.WithHint("bring it up with rs up RECIPE")
+	if !running {
+		return pipeline.Errorf(pipeline.LayerProcess, "status", pipeline.Nowhere, "%s: %w", s.Deployment, ErrNotRunning).
+			WithHint("bring it up with rs up RECIPE")
 	}
 	for i := range s.Shards {
 		sh := &s.Shards[i]
-		if sh.State == Serving {
-			continue
+		if sh.State != ctrl.StateServing {
+			return pipeline.Errorf(pipeline.LayerProcess, "status", pipeline.AtShard(sh.ID), "%w: %s", ErrNotReady, stateText(sh)).
+				WithHint("rs logs --deployment %s %d tells more; rs up starts shards that have died", s.Deployment, sh.ID)
 		}
-		reason := ""
-		if sh.Reason != "" {
-			reason = ": " + sh.Reason
-		}
-		return pipeline.Errorf(pipeline.LayerProcess, "status", pipeline.AtShard(sh.ID), "%w: %s%s", ErrNotReady, sh.State, reason).
-			WithHint("rs logs --deployment %s %d tells more; rs up starts shards that have died", s.Deployment, sh.ID)
 	}
 	return nil
 }
 
+func stateText(s *ctrl.ShardStatus) string {
+	if s.Reason == "" {
+		return s.State.String()
+	}
+	return s.State.String() + ": " + s.Reason
+}
+
 // Status looks at the folder's processes and asks the control plane.
-func (f Folder) Status(ctx context.Context, control Control) (*Status, error) {
+func (f Folder) Status(ctx context.Context, control Control) (*ctrl.Status, error) {
 	r, err := f.Resolved()
 	if err != nil {
 		return nil, err
@@ -109,16 +65,16 @@ func (f Folder) Status(ctx context.Context, control Control) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	var nodes []ctrl.NodeStatus
-	var cerr error
-	if p := procs[controlShard]; p.held {
-		actx, cancel := context.WithTimeout(ctx, controlAsk)
-		nodes, cerr = control(actx, r.Deployment)
-		cancel()
-	} else {
+	var (
+		told *ctrl.Status
 		cerr = errNoControl
+	)
+	if procs[controlShard].held {
+		actx, cancel := context.WithTimeout(ctx, controlAsk)
+		told, cerr = control(actx, r.Deployment)
+		cancel()
 	}
-	return f.compose(r.Deployment, procs, nodes, cerr), nil
+	return f.compose(r.Deployment, procs, told, cerr), nil
 }
 
 var errNoControl = errors.New("shard 0, which serves it, has no process")
@@ -176,58 +132,53 @@ func (f Folder) look(shard int) (shardProc, error) {
 }
 
 // compose puts the two views together. The operating system decides who is
-// alive, the control plane who serves.
-func (f Folder) compose(d *deploy.Deployment, procs map[int]shardProc, nodes []ctrl.NodeStatus, cerr error) *Status {
-	s := &Status{
+// alive, the control plane who serves. told is nil when cerr is not.
+func (f Folder) compose(d *deploy.Deployment, procs map[int]shardProc, told *ctrl.Status, cerr error) *ctrl.Status {
+	s := &ctrl.Status{
 		Deployment: d.Name,
 		Digest:     d.Digest(),
-		Control:    ControlStatus{Address: ControlAddress(d), State: Serving},
-		Shards:     []ShardStatus{},
-		Clients:    []ClientStatus{},
+		Control:    ctrl.ControlStatus{Address: ControlAddress(d)},
+		Shards:     []ctrl.ShardStatus{},
+		Clients:    []ctrl.ClientStatus{},
 	}
 	marked := f.marked()
+	byID := make(map[int]*ctrl.ShardStatus)
 	switch {
 	case cerr == nil:
-	case !procs[controlShard].held && !marked:
-		s.Control.State = Stopped
-	default:
-		s.Control.State, s.Control.Reason = "unreachable", OneLine(cerr.Error())
-	}
-	byID := make(map[ctrl.NodeID]*ctrl.NodeStatus, len(nodes))
-	for i := range nodes {
-		n := &nodes[i]
-		byID[n.Info.ID] = n
-		if n.Info.Role == ctrl.RoleClient {
-			s.Clients = append(s.Clients, ClientStatus{ID: string(n.Info.ID), PID: n.Info.PID, State: n.State.String(), Lanes: n.Lanes})
+		s.Control.State, s.Control.UptimeS, s.Control.Reason = told.Control.State, told.Control.UptimeS, told.Control.Reason
+		for i := range told.Shards {
+			byID[told.Shards[i].ID] = &told.Shards[i]
 		}
+		s.Clients = append(s.Clients, told.Clients...)
+	case !procs[controlShard].held && !marked:
+		s.Control.State = ControlStopped
+	default:
+		s.Control.State, s.Control.Reason = ControlUnreachable, OneLine(cerr.Error())
 	}
 	for i := range d.Shards {
 		sh := &d.Shards[i]
 		p := procs[sh.ID]
-		st := ShardStatus{ID: sh.ID, Host: sh.Host, PID: p.proc.pid, Rails: plannedRails(d, sh)}
+		st := ctrl.ShardStatus{ID: sh.ID, Host: sh.Host, PID: p.proc.pid, Rails: plannedRails(d, sh)}
 		if !p.since.IsZero() {
-			st.Uptime = max(0, time.Since(p.since).Seconds())
+			st.UptimeS = max(0, time.Since(p.since).Seconds())
 		}
-		n := byID[ctrl.ShardID(sh.ID)]
+		n := byID[sh.ID]
 		switch {
 		case !p.held && marked:
-			st.State, st.Reason = Dead, f.deathReason(sh.ID)
+			st.State, st.Reason = ctrl.StateDead, f.deathReason(sh.ID)
 		case !p.held:
-			st.State = Stopped
-		case n != nil && (p.proc.pid == 0 || n.Info.PID == p.proc.pid):
-			st.State, st.Reason, st.Lanes = n.State.String(), n.Reason, n.Lanes
-			if len(n.Info.Rails) > 0 {
-				st.Rails = n.Info.Rails
-			}
-			if n.State == ctrl.StateUnknown {
-				st.State = Starting
+			st.State = ctrl.StateStopped
+		case n != nil && n.State != ctrl.StateUnknown && (p.proc.pid == 0 || n.PID == p.proc.pid):
+			st.State, st.Reason, st.Lanes, st.IdleS = n.State, n.Reason, n.Lanes, n.IdleS
+			if len(n.Rails) > 0 {
+				st.Rails = n.Rails
 			}
 		case cerr != nil && sh.ID != controlShard && !procs[controlShard].held:
-			st.State, st.Reason = Suspect, "no control plane: "+OneLine(cerr.Error())
+			st.State, st.Reason = ctrl.StateSuspect, "no control plane: "+OneLine(cerr.Error())
 		case cerr != nil:
-			st.State, st.Reason = Starting, "the control plane at "+s.Control.Address+" does not answer: "+OneLine(cerr.Error())
+			st.State, st.Reason = ctrl.StateStarting, "the control plane at "+s.Control.Address+" does not answer: "+OneLine(cerr.Error())
 		default:
-			st.State, st.Reason = Starting, "has not joined the control plane at "+s.Control.Address
+			st.State, st.Reason = ctrl.StateStarting, "has not joined the control plane at "+s.Control.Address
 		}
 		s.Shards = append(s.Shards, st)
 	}

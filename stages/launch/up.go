@@ -25,7 +25,7 @@ type UpConfig struct {
 // UpResult is what Up did. Started is empty when everything served already.
 type UpResult struct {
 	Started []int
-	Status  *Status
+	Status  *ctrl.Status
 }
 
 // Up makes every shard of the deployment serve. Shards of the same deployment
@@ -112,7 +112,7 @@ type upRun struct {
 	children []*child
 }
 
-func (u *upRun) run(ctx context.Context, missing []int) (*Status, error) {
+func (u *upRun) run(ctx context.Context, missing []int) (*ctrl.Status, error) {
 	for _, n := range missing {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -138,13 +138,13 @@ func (u *upRun) run(ctx context.Context, missing []int) (*Status, error) {
 
 // answer is one look at the control plane.
 type answer struct {
-	nodes []ctrl.NodeStatus
-	err   error
+	told *ctrl.Status
+	err  error
 }
 
 // wait returns when every shard serves, and earlier with the reason when one of
 // the children ends, the time is over or ctx ends.
-func (u *upRun) wait(ctx context.Context) (*Status, error) {
+func (u *upRun) wait(ctx context.Context) (*ctrl.Status, error) {
 	d := u.cfg.Deployment
 	timeout := time.NewTimer(u.cfg.Timeout)
 	defer timeout.Stop()
@@ -173,19 +173,19 @@ func (u *upRun) wait(ctx context.Context) (*Status, error) {
 			if err != nil {
 				return nil, err
 			}
-			st := u.f.compose(d, procs, last.nodes, last.err)
+			st := u.f.compose(d, procs, last.told, last.err)
 			all := true
 			for i := range st.Shards {
 				s := &st.Shards[i]
-				if s.State != Serving {
+				if s.State != ctrl.StateServing {
 					all = false
-					if s.PID == 0 && s.State == Dead && !u.isChild(s.ID) {
+					if s.PID == 0 && s.State == ctrl.StateDead && !u.isChild(s.ID) {
 						return nil, pipeline.Errorf(pipeline.LayerProcess, "up", pipeline.AtShard(s.ID), "%w: %s", ErrNotRunning, s.Reason).
 							WithHint("run rs up again: it starts the shards that are missing")
 					}
 				} else if !told[s.ID] && u.isChild(s.ID) {
 					told[s.ID] = true
-					u.emit(pipeline.Event{Event: "shard_serving", Shard: &s.ID, Seconds: s.Uptime})
+					u.emit(pipeline.Event{Event: "shard_serving", Shard: &s.ID, Seconds: s.UptimeS})
 				}
 			}
 			if all {
@@ -201,10 +201,10 @@ func (u *upRun) runPoll(ctx context.Context, answers chan<- answer) {
 	defer t.Stop()
 	for {
 		actx, cancel := context.WithTimeout(ctx, controlAsk)
-		nodes, err := u.cfg.Control(actx, u.cfg.Deployment)
+		told, err := u.cfg.Control(actx, u.cfg.Deployment)
 		cancel()
 		select {
-		case answers <- answer{nodes, err}:
+		case answers <- answer{told, err}:
 		case <-ctx.Done():
 			return
 		}
@@ -253,18 +253,14 @@ func (u *upRun) late(last answer) error {
 		return err
 	}
 	var errs []error
-	st := u.f.compose(d, procs, last.nodes, last.err)
+	st := u.f.compose(d, procs, last.told, last.err)
 	for i := range st.Shards {
 		s := &st.Shards[i]
-		if s.State == Serving {
+		if s.State == ctrl.StateServing {
 			continue
 		}
-		reason := ""
-		if s.Reason != "" {
-			reason = ": " + s.Reason
-		}
-		errs = append(errs, pipeline.Errorf(pipeline.LayerWait, "up", pipeline.AtShard(s.ID), "%w within %v: still %s%s",
-			ErrNotReady, u.cfg.Timeout, s.State, reason).
+		errs = append(errs, pipeline.Errorf(pipeline.LayerWait, "up", pipeline.AtShard(s.ID), "%w within %v: still %s",
+			ErrNotReady, u.cfg.Timeout, stateText(s)).
 			WithHint("give it longer with --timeout; its output is in %s", u.f.LogPath(s.ID)))
 	}
 	return errors.Join(errs...)

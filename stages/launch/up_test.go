@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/pipeline"
 )
 
@@ -33,15 +34,15 @@ func TestUpStatusDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Err(); err != nil {
+	if err := Serving(st); err != nil {
 		t.Errorf("status: %v", err)
 	}
 	if n := shardProcesses(t, f); n != 2 {
 		t.Errorf("%d processes, want 2", n)
 	}
 	for _, s := range st.Shards {
-		if s.Uptime <= 0 || s.Uptime > 60 {
-			t.Errorf("shard %d: uptime %v s", s.ID, s.Uptime)
+		if s.UptimeS <= 0 || s.UptimeS > 60 {
+			t.Errorf("shard %d: uptime %v s", s.ID, s.UptimeS)
 		}
 		sid, err := syscall.Getpgid(s.PID)
 		if err != nil || sid != s.PID {
@@ -78,8 +79,8 @@ func TestUpStatusDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.Shards[0].State != Stopped || !errors.Is(st.Err(), ErrNotRunning) {
-		t.Errorf("after down: %+v, %v", st.Shards[0], st.Err())
+	if st.Shards[0].State != ctrl.StateStopped || !errors.Is(Serving(st), ErrNotRunning) {
+		t.Errorf("after down: %+v, %v", st.Shards[0], Serving(st))
 	}
 	var events []string
 	err = f.Events(ctx, 0, false, func(e pipeline.Event, _ []byte) error {
@@ -128,7 +129,7 @@ func TestUpFailures(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if st.Shards[0].State != Stopped {
+			if st.Shards[0].State != ctrl.StateStopped {
 				t.Errorf("shard 0 is %s, want stopped: the failed up took everything down", st.Shards[0].State)
 			}
 		})
@@ -174,7 +175,7 @@ func TestUpLeavesWhatItDidNotStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.Shards[1].State != Dead || st.Shards[0].State != Serving {
+	if st.Shards[1].State != ctrl.StateDead || st.Shards[0].State != ctrl.StateServing {
 		t.Errorf("states %s and %s, want serving and dead", st.Shards[0].State, st.Shards[1].State)
 	}
 	t.Setenv(shardEnv, "1=fail")
@@ -437,8 +438,8 @@ func TestStaleState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !errors.Is(st.Err(), ErrNotRunning) || st.Shards[0].State != Dead || st.Control.State != "unreachable" {
-		t.Errorf("status %+v, %v", st, st.Err())
+	if !errors.Is(Serving(st), ErrNotRunning) || st.Shards[0].State != ctrl.StateDead || st.Control.State != ControlUnreachable {
+		t.Errorf("status %+v, %v", st, Serving(st))
 	}
 	if res, err = f.Up(context.Background(), cfg); err != nil || len(res.Started) != 2 {
 		t.Errorf("up: %+v, %v, want both shards started", res, err)
