@@ -1,0 +1,140 @@
+package rail
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/railstore/railstore/ctrl"
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/verbs"
+)
+
+// Link is one connected QP to a peer with its block of registered memory.
+type Link struct {
+	Rail     *Rail
+	PeerRail string
+	Index    int // among the links to this peer
+	QP       *verbs.QP
+	Off      uint64 // of the block in Rail.MR
+	Bytes    []byte // the block
+	Local    verbs.Endpoint
+	Remote   verbs.Endpoint
+	Block    verbs.RemoteRegion // the peer's block
+	// Generations of this end and of the peer's end of the link.
+	Generation, PeerGeneration uint32
+}
+
+// Peer is a connected peer.
+type Peer struct {
+	Node  ctrl.NodeID
+	Links []*Link
+	set   *Set
+}
+
+// newLink makes a QP in RESET on a rail, with a block of memory.
+func (s *Set) newLink(r *Rail, index int) (*Link, error) {
+	off, err := s.arena.take()
+	if err != nil {
+		return nil, fmt.Errorf("%w; the recipe has room for %d peers (lanes.maxClients)", err, s.Demand.MaxPeers)
+	}
+	qp, err := r.PD.CreateQP(verbs.QPInit{SendCQ: r.CQ, RecvCQ: r.CQ, Cap: s.Demand.Cap})
+	if err != nil {
+		s.arena.give(off)
+		return nil, err
+	}
+	b := s.region.Bytes()[off : off+uint64(s.Demand.Bytes)]
+	clear(b) // words of the block's last user must not be taken for this one's
+	return &Link{Rail: r, Index: index, QP: qp, Off: off, Bytes: b, Generation: 1,
+		Local: verbs.Endpoint{GID: r.GID.Entry.GID, GIDType: r.GID.Entry.Type, LID: r.Port.LID, QPN: qp.QPN(),
+			PSN: rand.Uint32N(1 << 24), MTU: r.ActiveMTU, UDPPort: r.Port.UDPPort}}, nil
+}
+
+// meta is what the peer must know of the link.
+func (l *Link) meta(s *Set) ctrl.LaneMeta {
+	block, _ := l.Rail.MR.Remote().Slice(l.Off, uint64(s.Demand.Bytes))
+	return ctrl.LaneMeta{Rail: l.Rail.Name(), PeerRail: l.PeerRail, Fabric: l.Rail.Spec.Fabric, Index: l.Index,
+		Endpoint: l.Local, Slots: block, Generation: l.Generation}
+}
+
+// connect takes the QP to RTS towards what the peer published.
+func (l *Link) connect(s *Set, m ctrl.LaneMeta) error {
+	if m.Slots.Length != uint64(s.Demand.Bytes) && s.Demand.Bytes > 0 && m.Slots.Length == 0 {
+		return fmt.Errorf("the peer published no memory for link %d", l.Index)
+	}
+	if !verbs.ValidMTU(m.Endpoint.MTU) {
+		return fmt.Errorf("the peer published an MTU of %d for link %d", m.Endpoint.MTU, l.Index)
+	}
+	l.Remote, l.Block, l.PeerGeneration, l.PeerRail = m.Endpoint, m.Slots, m.Generation, m.Rail
+	sp := l.Rail.Spec
+	err := l.QP.Connect(l.Local, l.Remote, verbs.PathOpts{
+		Port: uint8(sp.Port), SGIDIndex: l.Rail.GID.Entry.Index, PKeyIndex: l.Rail.PKeyIndex, MTU: sp.MTU, Access: s.Demand.Access &^ verbs.LocalWrite,
+		SL: uint8(sp.SL), TrafficClass: uint8(sp.TrafficClass), HopLimit: uint8(sp.HopLimit), FlowLabel: uint32(sp.FlowLabel),
+		Timeout: uint8(sp.Timeout), RetryCount: uint8(sp.RetryCount), RNRRetry: uint8(sp.RNRRetry),
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("%w (this end %s; peer %s)", err, endText(l.Local), endText(l.Remote))
+	}
+	return nil
+}
+
+func endText(e verbs.Endpoint) string {
+	s := fmt.Sprintf("%v qp 0x%06x mtu %d", e.GID.Addr(), e.QPN, e.MTU)
+	if e.UDPPort != 0 && e.UDPPort != verbs.RoCEPort {
+		s += fmt.Sprintf(" udp port %d", e.UDPPort)
+	}
+	return s
+}
+
+// close destroys the QP and, only when that is sure, gives the block back.
+func (l *Link) close(s *Set) error {
+	if err := l.QP.Close(); err != nil {
+		return pipeline.Wrap(err, pipeline.LayerResource, "disconnect", pipeline.Where{Shard: -1, Lane: l.Index, Rail: l.Rail.Name()})
+	}
+	s.arena.give(l.Off)
+	return nil
+}
+
+// Close destroys the QPs of the peer and frees their memory. Whoever used the
+// links must have stopped; it is called once.
+func (p *Peer) Close() error {
+	var errs []error
+	for _, l := range p.Links {
+		errs = append(errs, l.close(p.set))
+	}
+	p.Links = nil
+	return errors.Join(errs...)
+}
+
+// compareParams says which parameter differs between both ends, or nil.
+func compareParams(mine, theirs map[string]string, peer ctrl.NodeID) error {
+	var diff []string
+	keys := slices.Collect(maps.Keys(mine))
+	for k := range theirs {
+		if _, ok := mine[k]; !ok {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		a, aok := mine[k]
+		b, bok := theirs[k]
+		if a != b || aok != bok {
+			diff = append(diff, fmt.Sprintf("%s is %s here and %s at %s", k, orUnset(a, aok), orUnset(b, bok), peer))
+		}
+	}
+	if len(diff) == 0 {
+		return nil
+	}
+	return fmt.Errorf("parameters differ: %s", strings.Join(diff, "; "))
+}
+
+func orUnset(v string, ok bool) string {
+	if !ok {
+		return "unset"
+	}
+	return v
+}
