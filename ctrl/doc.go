@@ -50,4 +50,4 @@
 // guards the view and is never held over a call. None is taken under another.
 package ctrl
 
-//go:generate protoc -I internal/pb --go_out=internal/pb --go_opt=paths=source_relative --go-grpc_out=internal/pb --go-grpc_opt=paths=source_relative control.proto
+//go:generate sh internal/pb/generate.sh

@@ -4,6 +4,9 @@ import (
 	"time"
 )
 
+// AnyOlder makes a commit replace whatever older generation is there.
+const AnyOlder = ^uint64(0)
+
 // ObjectKey names an object. Neither part is a path for anybody; see Validate.
 type ObjectKey struct {
 	Namespace string `json:"namespace"`

@@ -1,0 +1,373 @@
+package ctrl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/railstore/railstore/ctrl/internal/pb"
+)
+
+// Catalog knows which objects exist and where their stripes are. It is safe for
+// concurrent use.
+//
+// Generations of a key grow for ever: a deleted object's generation is not used
+// again, so a file or a slot of an old one is never taken for the new. What a
+// commit or a delete takes out of the catalog is kept as garbage until Forget,
+// so that a crash before its stripes were removed loses track of none.
+//
+// Layout of the store, where KEY is namespace, a zero byte, name:
+//
+//	o/KEY                        Object without its stripes
+//	p/KEY                        its stripes
+//	g/KEY                        highest generation reserved, highest committed
+//	d/KEY, zero byte, generation an object taken out, with its stripes
+type Catalog struct {
+	mu     sync.Mutex // serialises changes
+	store  Store
+	shards []int
+}
+
+// NewCatalog makes a catalog on a store, which stays the caller's.
+func NewCatalog(store Store, shards []int) *Catalog {
+	return &Catalog{store: store, shards: slices.Clone(shards)}
+}
+
+func (k ObjectKey) path(kind string) string { return kind + k.Namespace + "\x00" + k.Name }
+
+func (k ObjectKey) garbagePath(generation uint64) string {
+	return fmt.Sprintf("%s\x00%016x", k.path("d/"), generation)
+}
+
+// entry is what the store has for one key. Values are nil where there is none.
+type entry struct {
+	object, stripes, counter []byte
+	current                  Object
+	found                    bool
+	reserved, committed      uint64
+}
+
+func (c *Catalog) read(key ObjectKey) (e entry, err error) {
+	for _, f := range []struct {
+		kind string
+		to   *[]byte
+	}{{"o/", &e.object}, {"p/", &e.stripes}, {"g/", &e.counter}} {
+		if *f.to, _, err = c.store.Get(key.path(f.kind)); err != nil {
+			return e, err
+		}
+	}
+	if e.object != nil {
+		e.found = true
+		if e.current, err = decodeObject(e.object, e.stripes); err != nil {
+			return e, fmt.Errorf("%s: stored metadata: %w", key, err)
+		}
+	}
+	if e.counter != nil {
+		if len(e.counter) != 16 {
+			return e, fmt.Errorf("%s: stored generation: %d bytes, want 16", key, len(e.counter))
+		}
+		e.reserved, e.committed = binary.BigEndian.Uint64(e.counter), binary.BigEndian.Uint64(e.counter[8:])
+	}
+	return e, nil
+}
+
+func encodeCounter(reserved, committed uint64) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, reserved), committed)
+}
+
+func encode(m proto.Message) ([]byte, error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if b == nil {
+		b = []byte{} // nil is no value to a store
+	}
+	return b, err
+}
+
+func decodeObject(object, stripes []byte) (Object, error) {
+	var o pb.Object
+	var s pb.Stripes
+	if err := errors.Join(proto.Unmarshal(object, &o), proto.Unmarshal(stripes, &s)); err != nil {
+		return Object{}, err
+	}
+	return placedFromPB(&pb.Placed{Object: &o, Stripes: s.GetStripes()})
+}
+
+// change runs one read-modify-write until nobody else's came between.
+func (c *Catalog) change(key ObjectKey, f func(e entry) ([]Change, error)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range 16 {
+		e, err := c.read(key)
+		if err != nil {
+			return err
+		}
+		changes, err := f(e)
+		if err != nil || len(changes) == 0 {
+			return err
+		}
+		conds := []Cond{{key.path("o/"), e.object}, {key.path("g/"), e.counter}}
+		if err := c.store.Apply(conds, changes); !errors.Is(err, ErrChanged) {
+			return err
+		}
+	}
+	return &ConflictError{Key: key, Reason: "others change it all the time: try again"}
+}
+
+// Lookup gives an object with its stripes.
+func (c *Catalog) Lookup(key ObjectKey) (o Object, found bool, err error) {
+	if err := key.Validate(); err != nil {
+		return Object{}, false, err
+	}
+	// A commit between two reads would show an object with another's stripes.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, err := c.read(key)
+	return e.current, e.found, err
+}
+
+// Begin reserves the next generation of a key.
+func (c *Catalog) Begin(key ObjectKey) (generation uint64, err error) {
+	if err := key.Validate(); err != nil {
+		return 0, err
+	}
+	err = c.change(key, func(e entry) ([]Change, error) {
+		generation = max(e.reserved, e.committed) + 1
+		return []Change{{key.path("g/"), encodeCounter(generation, e.committed)}}, nil
+	})
+	return generation, err
+}
+
+// Commit makes o the object of its key, if the present generation is expect: 0
+// there must be none, AnyOlder every older one is replaced. The generation must
+// have been reserved and never committed. Committing the same object again, as
+// after a lost reply, gives the same answer. old is what was replaced; it is kept
+// as garbage until Forget.
+func (c *Catalog) Commit(o Object, expect uint64) (old Object, replaced bool, err error) {
+	if err := o.Validate(c.shards); err != nil {
+		return Object{}, false, err
+	}
+	// What time a reader gets must not depend on whether the store kept it.
+	o.Created = o.Created.UTC().Round(0)
+	object, err := encode(objectToPB(o))
+	if err != nil {
+		return Object{}, false, err
+	}
+	stripes, err := encode(&pb.Stripes{Stripes: stripesToPB(o.Placement.Stripes)})
+	if err != nil {
+		return Object{}, false, err
+	}
+	err = c.change(o.Key, func(e entry) ([]Change, error) {
+		old, replaced = Object{}, false
+		if e.found && string(e.object) == string(object) && string(e.stripes) == string(stripes) {
+			old, replaced, err = c.lastGarbage(o.Key, o.Generation)
+			return nil, err
+		}
+		if err := e.mayCommit(o, expect); err != nil {
+			return nil, err
+		}
+		ch := []Change{{o.Key.path("o/"), object}, {o.Key.path("p/"), stripes}, {o.Key.path("g/"), encodeCounter(e.reserved, o.Generation)}}
+		if e.found {
+			old, replaced = e.current, true
+			g, err := garbage(e.current)
+			if err != nil {
+				return nil, err
+			}
+			ch = append(ch, g)
+		}
+		return ch, nil
+	})
+	if err != nil {
+		return Object{}, false, err
+	}
+	return old, replaced, nil
+}
+
+func (e entry) mayCommit(o Object, expect uint64) error {
+	c := &ConflictError{Key: o.Key, Expect: expect, Have: e.current.Generation}
+	switch {
+	case o.Generation > e.reserved:
+		return invalidf("generation", "%s: %d was not reserved, the last that was is %d", o.Key, o.Generation, e.reserved)
+	case e.found && expect == 0:
+		c.Reason = fmt.Sprintf("it exists already, generation %d", e.current.Generation)
+	case e.found && expect != AnyOlder && e.current.Generation != expect:
+		c.Reason = fmt.Sprintf("it is generation %d, not %d: somebody has replaced it", e.current.Generation, expect)
+	case !e.found && expect != 0 && expect != AnyOlder:
+		c.Reason = fmt.Sprintf("it is gone, generation %d was expected", expect)
+	case o.Generation <= e.committed:
+		c.Reason = fmt.Sprintf("generation %d comes too late, %d was committed", o.Generation, e.committed)
+	default:
+		return nil
+	}
+	return c
+}
+
+func garbage(o Object) (Change, error) {
+	b, err := encode(placedToPB(o))
+	return Change{o.Key.garbagePath(o.Generation), b}, err
+}
+
+// lastGarbage is the youngest object taken out before a generation.
+func (c *Catalog) lastGarbage(key ObjectKey, before uint64) (last Object, found bool, err error) {
+	after := ""
+	for {
+		es, err := c.store.List(key.path("d/")+"\x00", after, 16)
+		if err != nil {
+			return Object{}, false, err
+		}
+		for _, x := range es {
+			o, err := decodePlaced(x)
+			if err != nil {
+				return Object{}, false, err
+			}
+			// A name with a zero byte does not exist, so the prefix is exact.
+			if o.Generation < before {
+				last, found = o, true
+			}
+			after = x.Key
+		}
+		if len(es) < 16 {
+			return last, found, nil
+		}
+	}
+}
+
+func decodePlaced(x Entry) (Object, error) {
+	var p pb.Placed
+	if err := proto.Unmarshal(x.Value, &p); err != nil {
+		return Object{}, fmt.Errorf("%q: stored garbage: %w", x.Key, err)
+	}
+	return placedFromPB(&p)
+}
+
+// Delete takes an object of one generation (AnyOlder: of any) out. old is what it
+// was, kept as garbage until Forget; found is false when there is none, and then
+// that is no error. Deleting again before Forget gives the same answer.
+func (c *Catalog) Delete(key ObjectKey, generation uint64) (old Object, found bool, err error) {
+	if err := key.Validate(); err != nil {
+		return Object{}, false, err
+	}
+	if generation == 0 {
+		return Object{}, false, invalidf("generation", "0 is never one")
+	}
+	err = c.change(key, func(e entry) ([]Change, error) {
+		old, found = Object{}, false
+		if !e.found {
+			if generation != AnyOlder {
+				b, ok, err := c.store.Get(key.garbagePath(generation))
+				if err != nil || !ok {
+					return nil, err
+				}
+				found = true
+				old, err = decodePlaced(Entry{key.garbagePath(generation), b})
+				return nil, err
+			}
+			return nil, nil
+		}
+		if generation != AnyOlder && e.current.Generation != generation {
+			return nil, &ConflictError{Key: key, Expect: generation, Have: e.current.Generation,
+				Reason: fmt.Sprintf("it is generation %d, not %d: somebody has replaced it", e.current.Generation, generation)}
+		}
+		g, err := garbage(e.current)
+		if err != nil {
+			return nil, err
+		}
+		old, found = e.current, true
+		return []Change{{key.path("o/"), nil}, {key.path("p/"), nil}, g}, nil
+	})
+	if err != nil {
+		return Object{}, false, err
+	}
+	return old, found, nil
+}
+
+// ListQuery says what List gives: a namespace (empty: all, then without Prefix),
+// names that begin with Prefix, what sorts after After, at most Limit (0: 1000).
+type ListQuery struct {
+	Namespace string
+	Prefix    string
+	After     ObjectKey
+	Limit     int
+}
+
+func (q ListQuery) validate() error {
+	if q.Namespace != "" {
+		if err := (ObjectKey{Namespace: q.Namespace}).validateNamespace(); err != nil {
+			return err
+		}
+	} else if q.Prefix != "" {
+		return invalidf("prefix", "%s without a namespace", quote(q.Prefix))
+	}
+	if err := checkText("prefix", q.Prefix, 0, MaxKeyBytes); err != nil {
+		return err
+	}
+	if q.Limit < 0 || q.Limit > maxListLimit {
+		return invalidf("limit", "%d, at most %d (0) are given at once", q.Limit, maxListLimit)
+	}
+	if q.After != (ObjectKey{}) {
+		return q.After.Validate()
+	}
+	return nil
+}
+
+// List gives objects without their stripes, in the order of their keys, and
+// whether there are more.
+func (c *Catalog) List(q ListQuery) (out []Object, more bool, err error) {
+	if err := q.validate(); err != nil {
+		return nil, false, err
+	}
+	limit := q.Limit
+	if limit == 0 {
+		limit = maxListLimit
+	}
+	prefix, after := "o/", ""
+	if q.Namespace != "" {
+		prefix = ObjectKey{q.Namespace, q.Prefix}.path("o/")
+	}
+	if q.After != (ObjectKey{}) {
+		after = q.After.path("o/")
+	}
+	es, err := c.store.List(prefix, after, limit+1)
+	if err != nil {
+		return nil, false, err
+	}
+	more = len(es) > limit
+	for _, x := range es[:min(len(es), limit)] {
+		o, err := decodeObject(x.Value, nil)
+		if err != nil {
+			return nil, false, fmt.Errorf("%q: stored metadata: %w", x.Key, err)
+		}
+		out = append(out, o)
+	}
+	return out, more, nil
+}
+
+// Garbage gives the next object that was taken out and not forgotten, after one
+// of a key and generation (zero: the first).
+func (c *Catalog) Garbage(after ObjectKey, generation uint64) (o Object, found bool, err error) {
+	at := ""
+	if after != (ObjectKey{}) {
+		if err := after.Validate(); err != nil {
+			return Object{}, false, err
+		}
+		at = after.garbagePath(generation)
+	}
+	es, err := c.store.List("d/", at, 1)
+	if err != nil || len(es) == 0 {
+		return Object{}, false, err
+	}
+	o, err = decodePlaced(es[0])
+	return o, err == nil, err
+}
+
+// Forget says that the stripes of garbage are removed. Forgetting twice is no
+// error.
+func (c *Catalog) Forget(key ObjectKey, generation uint64) error {
+	if err := key.Validate(); err != nil {
+		return err
+	}
+	return c.store.Apply(nil, []Change{{key.garbagePath(generation), nil}})
+}
