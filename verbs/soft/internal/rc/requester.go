@@ -41,25 +41,44 @@ type requester struct {
 	localErr verbs.WCStatus
 }
 
-// readRing holds the end of every READ request and atomic that is on the wire, at
-// most max_rd_atomic.
+// readRing holds the end of every READ request and atomic that the peer has yet to
+// answer, at most max_rd_atomic. One that is sent again keeps its end: the peer
+// knows a repeated READ by lying inside an earlier one.
 type readRing struct {
 	end   []wire.PSN
 	first int
 	n     int
+	sent  int // of the n, those that were sent since the last rewind
 }
 
 func (r *readRing) init(n int) { *r = readRing{end: make([]wire.PSN, max(n, 1))} }
 
-func (r *readRing) full() bool { return r.n == len(r.end) }
+// full reports that what is sent next would be one too many.
+func (r *readRing) full() bool { return r.sent == len(r.end) }
 
-func (r *readRing) push(end wire.PSN) {
-	i := r.first + r.n
+func (r *readRing) slot(i int) *wire.PSN {
+	i += r.first
 	if i >= len(r.end) {
 		i -= len(r.end)
 	}
-	r.end[i] = end
-	r.n++
+	return &r.end[i]
+}
+
+// again is the end of the one that is sent next, when it is not new.
+func (r *readRing) again() (wire.PSN, bool) {
+	if r.sent == r.n {
+		return 0, false
+	}
+	return *r.slot(r.sent), true
+}
+
+// push notes that one was sent.
+func (r *readRing) push(end wire.PSN) {
+	if r.sent == r.n {
+		r.n++
+	}
+	*r.slot(r.sent) = end
+	r.sent++
 }
 
 // answered drops those that end at una or before.
@@ -70,6 +89,7 @@ func (r *readRing) answered(una wire.PSN) {
 			r.first = 0
 		}
 		r.n--
+		r.sent = max(r.sent-1, 0)
 	}
 }
 
@@ -238,6 +258,9 @@ func (c *Conn) sendRead(w *sendWQE, flight uint32, out *Output) bool {
 	done := c.nxt.Sub(w.psn)
 	share := uint32(min(len(c.reads.end), 4))
 	n := min(w.packets-done, max(c.win.size/share, 1))
+	if end, ok := c.reads.again(); ok {
+		n = end.Sub(c.nxt)
+	}
 	if flight > 0 && flight+n > c.win.size {
 		return false
 	}
@@ -279,7 +302,7 @@ func (c *Conn) rewind() {
 	c.nxt = c.una
 	c.sq.cur = c.sq.head
 	c.sendAt = position{}
-	c.reads.first, c.reads.n = 0, 0
+	c.reads.sent = 0
 	c.localErr = verbs.WCSuccess
 	c.timers.sampling = false
 	c.ask = true
