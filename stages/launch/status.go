@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/railstore/railstore/ctrl"
@@ -199,9 +197,4 @@ func (f Folder) deathReason(shard int) string {
 		return fmt.Sprintf("ended with exit code %d: %s", r.Code, r.Error.String())
 	}
 	return "its process is gone without a word: killed, or the machine was restarted"
-}
-
-// ControlAddress is where the control plane listens.
-func ControlAddress(d *deploy.Deployment) string {
-	return net.JoinHostPort(d.Control.Host, strconv.Itoa(d.Control.Port))
 }

@@ -1,0 +1,58 @@
+# RailStore. Every target does its own set-up on a machine with Go, gcc and make;
+# none but net and rxe tests needs root, and none needs an RDMA device.
+
+GO ?= go
+RS := ./rs
+# One slow machine is the yardstick: a test run that takes longer hangs.
+TIMEOUT ?= 20m
+BENCHTIME ?= 1s
+
+.PHONY: all help build test race nocgo check lint generate generated demo bench fuzz clean
+
+all: build
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## ./rs, the command
+	$(GO) build -o $(RS) ./bin/rs
+
+test: ## every test that needs neither root nor QEMU
+	$(GO) test -timeout $(TIMEOUT) ./...
+
+race: ## the same under the race detector
+	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
+
+nocgo: ## the same without cgo
+	CGO_ENABLED=0 $(GO) build ./...
+	CGO_ENABLED=0 $(GO) test -timeout $(TIMEOUT) ./...
+
+lint: ## go vet and staticcheck
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+generate: ## write generated files anew (needs protoc)
+	$(GO) generate ./...
+
+# Generated files are committed; this proves that they are what their sources say.
+generated: generate ## fail when a generated file is not up to date
+	@changed=$$(git status --porcelain -- ctrl/internal/pb); \
+	if [ -n "$$changed" ]; then echo "generated files are not up to date, commit what make generate writes:"; echo "$$changed"; exit 1; fi
+
+check: lint generated test race nocgo ## all of it
+
+demo: build ## bring a deployment up, store a file, read it over two rails, take it down
+	bash tests/demo.sh $(RS)
+
+bench: build ## Go benchmarks of the data path
+	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout $(TIMEOUT) ./verbs/... ./stages/...
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@set -e; for p in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; \
+	  done; done
+
+clean: ## remove what was built
+	rm -f $(RS)
+	rm -rf dist results

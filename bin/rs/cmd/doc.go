@@ -1,0 +1,14 @@
+// Package cmd is the rs command: one file per subcommand. It is the only package
+// that prints. Results go to standard output, progress and errors to standard
+// error; an error has one line that says what, where and why, and a hint line
+// (render.go); the exit code says which kind it was (exit.go).
+//
+// A subcommand parses its flags, calls the package that does the work and shows
+// what came back. Drivers are handed to the stages from here (drivers.go), so
+// that no other package has to know which providers exist.
+//
+// Owns: flags, help, text and JSON output, exit codes, signals.
+// Imports: everything below it.
+// Goroutines: one per run waits for signals, those of up and logs follow files;
+// the function that starts one waits for it. Locks: lineWriter.mu.
+package cmd

@@ -1,0 +1,145 @@
+package cmd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/railstore/railstore/ctrl"
+	"github.com/railstore/railstore/stages/launch"
+)
+
+func (a *app) statusCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "status",
+		Usage:     "shards, their rails and lanes, and clients",
+		ArgsUsage: "[NAME]",
+		Description: `The exit code is 0 when every shard serves and 3 when not, or when nothing
+runs. The provider of a rail is the one that is in use.
+
+Examples:
+   rs status
+   rs status two-rail
+   rs status --format json`,
+		Flags:  []cli.Flag{deploymentFlag()},
+		Action: a.status,
+	}
+}
+
+func (a *app) status(ctx context.Context, c *cli.Command) error {
+	f, err := a.named(c)
+	if err != nil {
+		return err
+	}
+	st, err := f.Status(ctx, launch.AskControl)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if err := a.printJSON(st); err != nil {
+			return err
+		}
+	} else {
+		a.printStatus(st)
+	}
+	return launch.Serving(st)
+}
+
+// named is the deployment that a positional NAME or --deployment tells.
+func (a *app) named(c *cli.Command) (launch.Folder, error) {
+	args, err := arguments(c, "[NAME]")
+	if err != nil {
+		return launch.Folder{}, err
+	}
+	if len(args) == 0 {
+		return a.folder(c)
+	}
+	if c.IsSet(flagDeployment) && c.String(flagDeployment) != args[0] {
+		return launch.Folder{}, usagef("%s: both %q and --deployment %q", c.FullName(), args[0], c.String(flagDeployment))
+	}
+	s, err := a.state(c)
+	if err != nil {
+		return launch.Folder{}, err
+	}
+	return s.Select(args[0])
+}
+
+func (a *app) printStatus(st *ctrl.Status) {
+	a.printf("%s  digest %.12s  control plane %s %s\n\n", st.Deployment, st.Digest, st.Control.Address, a.paintState(st.Control.State))
+	t := newTable("SHARD", "HOST", "PID", "STATE", "UPTIME", "RAILS", "LANES", "REASON")
+	for _, s := range st.Shards {
+		up := 0
+		for _, r := range s.Rails {
+			if r.State == railUp {
+				up++
+			}
+		}
+		pid := "-"
+		if s.PID != 0 {
+			pid = fmt.Sprint(s.PID)
+		}
+		t.row(s.ID, s.Host, pid, a.paintState(s.State.String()), uptime(s.UptimeS), fmt.Sprintf("%d/%d", up, len(s.Rails)), lanes(s.Lanes), s.Reason)
+	}
+	a.printf("%s\n", t)
+	t = newTable("SHARD", "RAIL", "FABRIC", "DEVICE", "PROVIDER", "GID", "MTU", "WEIGHT", "STATE", "REASON")
+	for _, s := range st.Shards {
+		for _, r := range s.Rails {
+			gid, mtu := "-", "-"
+			if r.GIDType != "" {
+				gid = r.GID.String() + " " + r.GIDType
+			}
+			if r.MTU != 0 {
+				mtu = fmt.Sprint(r.MTU)
+			}
+			t.row(s.ID, r.Name, r.Fabric, r.Device, orDash(r.Provider), gid, mtu, r.Weight, a.paintState(orDash(r.State)), r.Reason)
+		}
+	}
+	a.printf("%s", t)
+	if len(st.Clients) == 0 {
+		return
+	}
+	t = newTable("CLIENT", "PID", "STATE", "LANES")
+	for _, c := range st.Clients {
+		t.row(c.ID, c.PID, a.paintState(c.State.String()), lanes(c.Lanes))
+	}
+	a.printf("\n%s", t)
+}
+
+// railUp is the state of a rail that carries traffic.
+const railUp = "up"
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// lanes shows the states that have any lanes.
+func lanes(n ctrl.LaneCounts) string {
+	s := ""
+	for _, p := range []struct {
+		n    int
+		word string
+	}{{n.Active, "active"}, {n.Dirty, "dirty"}, {n.Rebuilding, "rebuilding"}, {n.Dead, "dead"}} {
+		if p.n > 0 {
+			if s != "" {
+				s += ", "
+			}
+			s += fmt.Sprintf("%d %s", p.n, p.word)
+		}
+	}
+	return orDash(s)
+}
+
+func uptime(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	if s < 10 {
+		return fmt.Sprintf("%.1fs", s)
+	}
+	return (time.Duration(s) * time.Second).String()
+}
