@@ -51,7 +51,7 @@ func caseRemoteProtection(t *testing.T, open Open) {
 				}
 				p.B.Recv(9)
 				addr, rkey := tg.at(p.B)
-				p.A.Send(verbs.SendWR{ID: 3, Op: op, RemoteAddr: addr, RKey: rkey, CompareAdd: 1}, p.A.SGE(0, tg.n))
+				p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: op, RemoteAddr: addr, RKey: rkey, CompareAdd: 1}, p.A.SGE(0, tg.n))
 				p.A.Write(4, 0, 8, p.B, 0, 0) // must be flushed, not executed
 				p.A.Bad(3, verbs.WCRemAccess)
 				p.A.Bad(4, verbs.WCFlush)
@@ -85,7 +85,7 @@ func caseRightsOfMR(t *testing.T, open Open) {
 				return s.DefaultMemory()
 			}}.New(t, open)
 			addr, rkey := p.B.At(0)
-			p.A.Send(verbs.SendWR{ID: 3, Op: op, RemoteAddr: addr, RKey: rkey, CompareAdd: 1}, p.A.SGE(0, 8))
+			p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: op, RemoteAddr: addr, RKey: rkey, CompareAdd: 1}, p.A.SGE(0, 8))
 			p.A.Bad(3, verbs.WCRemAccess)
 			if !allZero(p.B.Bytes()) {
 				t.Fatal("the memory changed")
@@ -99,7 +99,7 @@ func caseRightsOfQP(t *testing.T, open Open) {
 		t.Run(op.String(), func(t *testing.T) {
 			p := Fixture{QPAccess: All &^ right}.New(t, open)
 			addr, rkey := p.B.At(0)
-			p.A.Send(verbs.SendWR{ID: 3, Op: op, RemoteAddr: addr, RKey: rkey, CompareAdd: 1}, p.A.SGE(0, 8))
+			p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: op, RemoteAddr: addr, RKey: rkey, CompareAdd: 1}, p.A.SGE(0, 8))
 			p.A.Bad(3, verbs.WCRemInvReq, verbs.WCRemAccess)
 			if !allZero(p.B.Bytes()) {
 				t.Fatal("the memory changed")
@@ -126,7 +126,7 @@ func caseLocalKeys(t *testing.T, open Open) {
 				}
 				p.B.Recv(9, p.B.SGE(0, 64))
 				addr, rkey := p.B.At(0)
-				p.A.Send(verbs.SendWR{ID: 3, Op: op, RemoteAddr: addr, RKey: rkey}, g)
+				p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: op, RemoteAddr: addr, RKey: rkey}, g)
 				p.A.Bad(3, verbs.WCLocProt)
 			})
 		}
@@ -146,7 +146,7 @@ func caseReadIntoReadOnly(t *testing.T, open Open) {
 	addr, rkey := p.B.At(0)
 	p.A.Write(2, 0, 8, p.B, 64, verbs.Signaled) // sending from it is allowed
 	p.A.OK(2)
-	p.A.Send(verbs.SendWR{ID: 3, Op: verbs.OpRead, RemoteAddr: addr, RKey: rkey}, p.A.SGE(0, 8))
+	p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpRead, RemoteAddr: addr, RKey: rkey}, p.A.SGE(0, 8))
 	p.A.Bad(3, verbs.WCLocProt, verbs.WCLocAccess)
 	if !allZero(p.A.Bytes()) {
 		t.Fatal("the READ wrote into memory without local write")
@@ -166,7 +166,7 @@ func caseOtherPD(t *testing.T, open Open) {
 	Need(t, err)
 	defer mr.Close()
 	r := mr.Remote()
-	p.A.Send(verbs.SendWR{ID: 3, Op: verbs.OpWrite, RemoteAddr: r.Addr, RKey: r.RKey}, p.A.SGE(0, 8))
+	p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpWrite, RemoteAddr: r.Addr, RKey: r.RKey}, p.A.SGE(0, 8))
 	p.A.Bad(3, verbs.WCRemAccess)
 }
 
@@ -177,7 +177,7 @@ func caseRecvTooSmall(t *testing.T, open Open) {
 			p.A.Bytes()[i] = 0xee
 		}
 		p.B.Recv(9, p.B.SGE(0, 100))
-		p.A.Send(verbs.SendWR{ID: 3, Op: verbs.OpSend}, p.A.SGE(0, n))
+		p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpSend}, p.A.SGE(0, n))
 		p.A.Bad(3, verbs.WCRemInvReq)
 		p.B.Bad(9, verbs.WCLocLen)
 		if !allZero(p.B.Bytes()[100:]) {
@@ -191,7 +191,7 @@ func caseRecvBadLKey(t *testing.T, open Open) {
 	g := p.B.SGE(0, 100)
 	g.LKey ^= 0x5500
 	p.B.Recv(9, g)
-	p.A.Send(verbs.SendWR{ID: 3, Op: verbs.OpSend}, p.A.SGE(0, 50))
+	p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpSend}, p.A.SGE(0, 50))
 	p.B.Bad(9, verbs.WCLocProt)
 	p.A.Bad(3, verbs.WCRemOp, verbs.WCRemInvReq)
 }
@@ -200,7 +200,7 @@ func caseClosedMR(t *testing.T, open Open) {
 	p := Fixture{}.New(t, open)
 	addr, rkey := p.B.At(0)
 	Need(t, p.B.MR.Close())
-	p.A.Send(verbs.SendWR{ID: 3, Op: verbs.OpWrite, RemoteAddr: addr, RKey: rkey}, p.A.SGE(0, 8))
+	p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpWrite, RemoteAddr: addr, RKey: rkey}, p.A.SGE(0, 8))
 	p.A.Bad(3, verbs.WCRemAccess)
 	if !allZero(p.B.Bytes()) {
 		t.Fatal("deregistered memory was written")
