@@ -14,6 +14,7 @@ type finding struct {
 	At      string   `json:"at"`
 	Message string   `json:"message"`
 	Hint    string   `json:"hint"`
+	Near    []string `json:"near"` // where it stands when the recipe does not have At
 	Uses    []string `json:"uses"` // other paths that it rests on
 }
 
@@ -42,15 +43,26 @@ func (s *shape) rules(dep cue.Value, rep *Report) error {
 				return fmt.Errorf("schema, rule %s: %s", rule, errors.Details(err, nil))
 			}
 			for _, f := range found {
-				if s.isSpoilt(f.At) || slices.ContainsFunc(f.Uses, s.isSpoilt) {
-					continue
+				rests := append(append([]string{f.At}, f.Near...), f.Uses...)
+				if !slices.ContainsFunc(rests, s.isSpoilt) {
+					s.add(list.into, rule, f)
 				}
-				*list.into = append(*list.into, s.located(
-					Issue{Path: f.At, Message: f.Message, Hint: f.Hint, Rule: rule}, s.find(append([]string{f.At}, f.Uses...)...)))
 			}
 		}
 	}
 	return nil
+}
+
+// add appends a finding. Findings of one rule at one place of the file are one: a
+// value that is used often, or a default that it broke for every shard.
+func (s *shape) add(into *[]Issue, rule string, f finding) {
+	is := s.located(Issue{Path: f.At, Message: f.Message, Hint: f.Hint, Rule: rule}, s.find(append([]string{f.At}, f.Near...)...))
+	for _, old := range *into {
+		if old.Rule == rule && old.Line == is.Line && old.Column == is.Column {
+			return
+		}
+	}
+	*into = append(*into, is)
 }
 
 func findings(v cue.Value) ([]finding, error) {

@@ -61,7 +61,7 @@ func (s *shape) value(path, pattern string, raw, schema cue.Value) ast.Expr {
 	if err := raw.Err(); err != nil || !raw.IsConcrete() {
 		return s.unusable(path, raw, schema, err)
 	}
-	if pattern == "hosts[].rails[]" {
+	if pattern == ".hosts[].rails[]" {
 		return s.rail(path, pattern, raw)
 	}
 	switch kind := schema.IncompleteKind(); {
