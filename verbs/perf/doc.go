@@ -9,5 +9,5 @@
 //
 // Owns: Test, End, Hello, Result and its columns.
 // Imports: verbs and the standard library.
-// Goroutines: none; the caller runs Initiate and Respond. Locks: none.
+// Goroutines: that of Between, which waits for it. Locks: none.
 package perf

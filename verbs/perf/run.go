@@ -2,6 +2,7 @@ package perf
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -289,4 +290,14 @@ func (r *Result) percentiles(ns []int64, half bool) {
 	r.MinUS, r.MaxUS = at(0), float64(ns[len(ns)-1])/div
 	r.TypicalUS, r.AvgUS, r.StdevUS = at(0.5), avg, math.Sqrt(sq/float64(len(ns)))
 	r.P99US, r.P999US = at(0.99), at(0.999)
+}
+
+// Between runs a test between two connected ends of one process.
+func Between(ctx context.Context, initiator, responder *End) (Result, error) {
+	rctx, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- responder.Respond(rctx) }()
+	r, err := initiator.Initiate(ctx)
+	stop()
+	return r, errors.Join(err, <-done)
 }

@@ -72,6 +72,7 @@ Examples:
 			a.eventsCommand(),
 			a.logsCommand(),
 			a.downCommand(),
+			a.benchCommand(),
 			a.versionCommand(),
 			a.serveCommand(),
 		},

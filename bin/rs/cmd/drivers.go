@@ -1,0 +1,50 @@
+package cmd
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/railstore/railstore/cue/deploy"
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/soft"
+)
+
+// drivers gives the provider that a rail names. There is no fallback: a rail
+// that asks for what is not there fails.
+func drivers(provider string, r deploy.Rail) (verbs.Driver, error) {
+	switch provider {
+	case "soft":
+		o := soft.Options{ActiveMTU: r.ActiveMTU, Caps: softCaps(r.Caps)}
+		for i, g := range r.GIDs {
+			e, err := softGID(i, g)
+			if err != nil {
+				return nil, err
+			}
+			o.GIDs = append(o.GIDs, e)
+		}
+		return soft.New(o), nil
+	case "ibv":
+		return nil, pipeline.Errorf(pipeline.LayerResource, "open_device", pipeline.AtRail(r.Name), "%s: this build has no libibverbs provider", r.Device).
+			WithHint("use the embedded provider: device \"soft:ADDR\" with an address of this host")
+	}
+	return nil, pipeline.Errorf(pipeline.LayerConfig, "open_device", pipeline.AtRail(r.Name), "%s: there is no provider %q", r.Device, provider).
+		WithHint("device is soft:ADDR[:PORT] or ibv:DEV")
+}
+
+func softCaps(c map[string]int) verbs.DeviceAttr {
+	return verbs.DeviceAttr{MaxQP: c["max_qp"], MaxCQ: c["max_cq"], MaxCQE: c["max_cqe"], MaxMR: c["max_mr"],
+		MaxMRSize: uint64(c["max_mr_size"]), MaxQPWR: c["max_qp_wr"], MaxSGE: c["max_sge"], MaxRDAtomic: c["max_rd_atomic"]}
+}
+
+func softGID(i int, g deploy.SoftGID) (verbs.GIDEntry, error) {
+	a, err := netip.ParseAddr(g.Address)
+	if err != nil {
+		return verbs.GIDEntry{}, pipeline.Errorf(pipeline.LayerConfig, "open_device", pipeline.Nowhere, "gids[%d]: %q is not an address", i, g.Address)
+	}
+	t := verbs.GIDTypeRoCEv2
+	if strings.EqualFold(g.Type, "rocev1") {
+		t = verbs.GIDTypeRoCEv1
+	}
+	return verbs.GIDEntry{Index: i, GID: verbs.GIDFromAddr(a), Type: t, NetDev: g.NetDev}, nil
+}
