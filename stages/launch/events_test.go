@@ -137,7 +137,10 @@ func TestFailure(t *testing.T) {
 		}
 		back := FailureOf(f.Err())
 		if got := back.String(); got != tc.want {
-			t.Errorf("%#v, once over:\n got %s\nwant %s", tc.err, got, tc.want)
+			t.Errorf("%#v, told by another process:\n got %s\nwant %s", tc.err, got, tc.want)
+		}
+		if back.Errno != f.Errno || back.WCStatus != f.WCStatus || back.Device != f.Device || back.Layer != f.Layer {
+			t.Errorf("told by another process: %+v, want %+v", back, f)
 		}
 	}
 }

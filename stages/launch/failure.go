@@ -71,7 +71,19 @@ func FailureOf(err error) Failure {
 	if errors.As(err, &errno) {
 		f.Errno = errnoName(errno)
 	}
+	var told *toldError
+	if errors.As(err, &told) {
+		f.Device, f.WCStatus, f.Errno = told.f.Device, told.f.WCStatus, told.f.Errno
+	}
 	return f
+}
+
+// toldError is the cause of an error that another process told: its codes are
+// known by name only.
+type toldError struct{ f Failure }
+
+func (e *toldError) Error() string {
+	return withCode(withCode(e.f.Message, e.f.WCStatus), e.f.Errno)
 }
 
 // String is the one line that people see: what, where, why, with the names and
@@ -117,8 +129,7 @@ func (f Failure) Err() error {
 	if f.Lane != nil {
 		w.Lane = *f.Lane
 	}
-	msg := withCode(withCode(f.Message, f.WCStatus), f.Errno)
-	return &pipeline.Error{Layer: pipeline.Layer(f.Layer), Op: f.Op, Where: w, Err: errors.New(msg), Hint: f.Hint}
+	return &pipeline.Error{Layer: pipeline.Layer(f.Layer), Op: f.Op, Where: w, Err: &toldError{f}, Hint: f.Hint}
 }
 
 // errnoName is the name with the number, as in EADDRINUSE(98).

@@ -56,7 +56,7 @@ func (a *app) events(ctx context.Context, c *cli.Command) error {
 		return nil // nothing has happened yet
 	}
 	if err == nil && ctx.Err() != nil {
-		return context.Cause(ctx)
+		return reported{context.Cause(ctx)} // following ends so
 	}
 	return err
 }

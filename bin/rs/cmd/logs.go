@@ -60,7 +60,7 @@ func (a *app) logs(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return struct{}{}, err
 		}
-		prefix := a.paint(blue, fmt.Sprintf("shard %d |", shard))
+		prefix := a.paint(blue, fmt.Sprintf("shard %d |", shard)) + " "
 		err = launch.Lines(ctx, f.LogPath(shard), from, c.Bool(flagFollow), func(line []byte) error {
 			return w.line(prefix, line)
 		})
@@ -80,7 +80,7 @@ func (a *app) logs(ctx context.Context, c *cli.Command) error {
 	if _, err := pipeline.Each(ctx, shards, show); err != nil {
 		return err
 	}
-	return context.Cause(ctx)
+	return reported{context.Cause(ctx)} // following ends so
 }
 
 // shardArguments are the shards that the arguments name, all without any.
@@ -114,6 +114,6 @@ type lineWriter struct {
 func (l *lineWriter) line(prefix string, line []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := fmt.Fprintf(l.w, "%s %s\n", prefix, line)
+	_, err := fmt.Fprintf(l.w, "%s%s\n", prefix, line)
 	return err
 }

@@ -148,7 +148,11 @@ func (a *app) printUp(res *launch.UpResult) {
 	for _, s := range st.Shards {
 		var rails []string
 		for _, r := range s.Rails {
-			rails = append(rails, fmt.Sprintf("%s %s (%s)", r.Name, r.Device, r.Provider))
+			rail := r.Name + " " + r.Device
+			if r.Provider != "" {
+				rail += " (" + r.Provider + ")"
+			}
+			rails = append(rails, rail)
 		}
 		a.printf("  shard %d  pid %d  rails %s\n", s.ID, s.PID, strings.Join(rails, ", "))
 	}
