@@ -15,22 +15,20 @@ type (
 	Stripe    = ctrl.Stripe
 )
 
-// Catalog is what putting and reading need of the control plane's catalog.
-type Catalog interface {
-	// Lookup reports the current generation of an object, or that there is none.
-	Lookup(ctx context.Context, key Key) (Object, bool, error)
-	// Begin reserves a generation that no other put of the key ever gets.
-	Begin(ctx context.Context, key Key) (uint64, error)
-	// Commit makes obj the current generation and returns the one it replaced, if
-	// any. expect is the generation that must be there: 0 for none, AnyOlder for
-	// none or any lower one. A *ctrl.ConflictError says that it was not so.
-	Commit(ctx context.Context, obj Object, expect uint64) (old Object, replaced bool, err error)
-	// Delete removes the entry if it is still this generation.
-	Delete(ctx context.Context, key Key, generation uint64) (old Object, err error)
-	// List gives the objects of a namespace in the order of their names, at most
-	// limit of those that begin with prefix and come after the name after.
-	List(ctx context.Context, namespace, prefix, after string, limit int) ([]Object, error)
-}
-
 // AnyOlder as an expectation of Commit: nothing, or any lower generation.
 const AnyOlder = ctrl.AnyOlder
+
+var _ Catalog = (*ctrl.Client)(nil)
+
+// Catalog is what putting, reading and removing need of the control plane. A
+// *ctrl.Client is one; what the calls mean is said at ctrl.Catalog. What Commit
+// and Delete take out stays listed as garbage until Forget.
+type Catalog interface {
+	Lookup(ctx context.Context, key Key) (o Object, found bool, err error)
+	Begin(ctx context.Context, key Key) (generation uint64, err error)
+	Commit(ctx context.Context, o Object, expect uint64) (old Object, replaced bool, err error)
+	Delete(ctx context.Context, key Key, generation uint64) (old Object, found bool, err error)
+	List(ctx context.Context, q ctrl.ListQuery) (objects []Object, more bool, err error)
+	Garbage(ctx context.Context, after Key, generation uint64) (o Object, found bool, err error)
+	Forget(ctx context.Context, key Key, generation uint64) error
+}

@@ -3,9 +3,6 @@ package object
 import (
 	"context"
 	"errors"
-	"fmt"
-
-	"github.com/railstore/railstore/pipeline"
 )
 
 // What can be wrong with a name or an object as a whole.
@@ -88,46 +85,10 @@ func classify(err error) class {
 		return classStale
 	case is(ErrChecksum, ErrCorrupt):
 		return classData
-	case is(ErrTooSmall, ErrIO, ErrNoSpace, ErrWrongShard, ErrBadRequest, ErrBusy, ErrInternal, ErrNoMemory, ErrClosed):
+	case is(ErrTooSmall, ErrIO, ErrNoSpace, ErrWrongShard, ErrBadRequest, ErrBusy, ErrInternal, ErrNoMemory, ErrClosed, ErrWrongLength, errBudget):
 		return classService
 	case is(context.Canceled):
 		return classCanceled
 	}
 	return classTransport
-}
-
-// layerOf is the layer that an error of this package belongs to.
-func layerOf(err error) pipeline.Layer {
-	for _, e := range layerTable {
-		for _, s := range e.sentinels {
-			if errors.Is(err, s) {
-				return e.layer
-			}
-		}
-	}
-	return pipeline.LayerService
-}
-
-var layerTable = []struct {
-	layer     pipeline.Layer
-	sentinels []error
-}{
-	{pipeline.LayerIntegrity, []error{ErrChecksum, ErrCorrupt, ErrStale, ErrIncomplete, ErrLost, ErrStripeNotFound}},
-	{pipeline.LayerPlacement, []error{ErrMissingStripe, ErrDuplicateStripe, ErrOutOfBounds, ErrWrongLength, ErrUnknownShard, ErrForeign, ErrDescriptor}},
-	{pipeline.LayerStorage, []error{ErrNoSpace, ErrIO, ErrWrongDir}},
-	{pipeline.LayerUsage, []error{ErrName, ErrExists, ErrNotFound, ErrSource, ErrBadRequest, ErrTooSmall}},
-	{pipeline.LayerControl, []error{ErrConflict, ErrUnknownOutcome}},
-	{pipeline.LayerResource, []error{ErrNoMemory, ErrNoRails}},
-	{pipeline.LayerInternal, []error{ErrInternal}},
-}
-
-// both joins two errors, either of which may be nil, in one line.
-func both(a, b error) error {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	}
-	return fmt.Errorf("%w; %w", a, b)
 }

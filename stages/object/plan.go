@@ -240,18 +240,14 @@ func (p *Plan) String() string {
 		r := &p.Rails[i]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", r.Name, r.Device, r.Provider, r.Weight, len(r.Stripes), r.PlannedBytes, percent(r.PlannedBytes, sum))
 	}
-	fmt.Fprintln(w, "\t\t\t\t\t\t")
-	fmt.Fprintln(w, "WAVE\tRAIL\tSHARD\tSTRIPES\tBYTES\t\t")
+	_ = w.Flush() // writes to a strings.Builder
+	fmt.Fprintln(w, "\nWAVE\tRAIL\tSHARD\tSTRIPES\tBYTES")
 	for i := range p.Tasks {
 		t := &p.Tasks[i]
-		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t\t\n", t.Wave, t.Rail, t.Shard, len(t.Stripes), t.Bytes)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\n", t.Wave, t.Rail, t.Shard, len(t.Stripes), t.Bytes)
 	}
-	_ = w.Flush() // writes to a strings.Builder
-	lines := strings.Split(b.String(), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " ")
-	}
-	return strings.Join(lines, "\n")
+	_ = w.Flush()
+	return b.String()
 }
 
 // percent is a share in hundredths of a percent, rounded down, by integers.

@@ -1,0 +1,379 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/railstore/railstore/ctrl"
+)
+
+// PutOptions of one put.
+type PutOptions struct {
+	IfAbsent    bool           // fail if the object exists
+	StripeBytes uint64         // 0: the worker's
+	Rails       []string       // use only these; nil is all
+	Progress    func(n uint64) // called as bytes become durable, from several goroutines
+}
+
+// PutReport is what a put did.
+type PutReport struct {
+	Namespace      string         `json:"namespace"`
+	Object         string         `json:"object"`
+	Generation     uint64         `json:"generation"`
+	Bytes          uint64         `json:"bytes"`
+	XXH3           string         `json:"xxh3"`
+	Stripes        int            `json:"stripes"`
+	StripeBytes    uint64         `json:"stripe_bytes"`
+	Seconds        float64        `json:"seconds"`
+	BytesPerSecond float64        `json:"bytes_per_second"`
+	Replaced       uint64         `json:"replaced"`        // generation that was there before, 0 for none
+	RemovedStripes int            `json:"removed_stripes"` // of the replaced generation
+	LeftStripes    int            `json:"left_stripes"`    // of it that could not be removed; they stay garbage
+	ReroutedBytes  uint64         `json:"rerouted_bytes"`
+	Rails          []RailSnapshot `json:"rails"`
+}
+
+// Put stores an object under a new generation: every stripe is durable on its
+// shard before the one commit to the catalog makes it the current one; then the
+// stripes of the generation before are removed. Until the commit a failure leaves
+// the object as it was, and the new stripes are removed as far as the shards can
+// be reached.
+func (w *Worker) Put(ctx context.Context, key Key, src *Source, opt PutOptions) (*PutReport, error) {
+	start := time.Now()
+	j := &putJob{w: w, opt: opt, src: src, dirty: map[Path]bool{}, meters: map[string]*meter{}}
+	if err := j.prepare(ctx, key); err != nil {
+		return nil, fail("put", err, nil)
+	}
+	err := j.store(ctx)
+	if err == nil {
+		j.o.Placement.LayoutHash = LayoutHash(&j.o)
+		err = Validate(&j.o, key, w.cfg.Nodes) // what no reader would accept is not committed
+	}
+	if err != nil {
+		left := j.undo(ctx)
+		if left > 0 {
+			err = both(err, fmt.Errorf("%d stripes of the failed put could not be removed", left))
+		}
+		return nil, fail("put", err, nil)
+	}
+	old, replaced, err := j.commit(ctx)
+	if err != nil {
+		if !errors.Is(err, ErrUnknownOutcome) {
+			j.undo(ctx)
+		}
+		return nil, fail("put", err, nil)
+	}
+	rep := j.report(start)
+	if replaced {
+		rep.Replaced = old.Generation
+		rep.RemovedStripes, rep.LeftStripes = w.removeGarbage(ctx, &old)
+	}
+	return rep, nil
+}
+
+// putJob stores the stripes of one new generation.
+type putJob struct {
+	w      *Worker
+	opt    PutOptions
+	src    *Source
+	o      Object
+	plan   *Plan
+	railOf []string // by stripe
+	rails  []PlanRail
+	meters map[string]*meter
+
+	mu       sync.Mutex
+	err      error
+	begun    []bool // stripes that a shard may have
+	dirty    map[Path]bool
+	kept     []*Extent // memory that may still be read
+	rerouted uint64
+}
+
+func (j *putJob) prepare(ctx context.Context, key Key) error {
+	w := j.w
+	if err := CheckKey(key); err != nil {
+		return err
+	}
+	stripeBytes := j.opt.StripeBytes
+	if stripeBytes == 0 {
+		stripeBytes = w.cfg.StripeBytes
+	}
+	count, err := StripeCount(j.src.Size, stripeBytes)
+	if err != nil {
+		return err
+	}
+	rails, excluded, err := w.usable(j.opt.Rails)
+	if err != nil {
+		return err
+	}
+	if j.opt.IfAbsent {
+		// The commit decides; this saves the work when it is lost already.
+		if o, err := w.Lookup(ctx, key); err == nil {
+			return fmt.Errorf("%w: %s, generation %d", ErrExists, key, o.Generation)
+		} else if !errors.Is(err, ErrNotFound) {
+			return err
+		}
+	}
+	gen, err := w.cfg.Catalog.Begin(ctx, key)
+	if err != nil {
+		return err
+	}
+	created := time.Now().UTC()
+	j.o = Object{
+		Key: key, Generation: gen, LayoutVersion: LayoutVersion, Size: j.src.Size, StripeBytes: stripeBytes, Created: created,
+		Handle: NewHandle(key, gen, LayoutVersion, j.src.Size, stripeBytes, created.UnixNano()),
+	}
+	stripes, err := Place(key, j.o.Handle, j.o.Size, stripeBytes, w.cfg.Nodes)
+	if err != nil {
+		return err
+	}
+	j.o.Placement = Placement{Epoch: w.cfg.Epoch, Policy: Policy, Stripes: stripes}
+	j.begun, j.railOf, j.rails = make([]bool, count), make([]string, count), rails
+	if j.plan, err = BuildPlan(&j.o, rails, w.cfg.Limits, nil); err != nil {
+		return noRails(err, excluded)
+	}
+	for i := range j.plan.Rails {
+		r := &j.plan.Rails[i]
+		j.meters[r.Name] = &meter{}
+		j.meters[r.Name].plan(r.PlannedBytes)
+		w.rails[r.Name].meter.plan(r.PlannedBytes)
+		for _, s := range r.Stripes {
+			j.railOf[s] = r.Name
+		}
+	}
+	return nil
+}
+
+// store reads the source in order and sends each stripe off as soon as it is read.
+// Memory and byte budget hold the reader back when the shards are slower.
+func (j *putJob) store(ctx context.Context) error {
+	sctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	whole := xxh3.New()
+	var wg sync.WaitGroup
+	err := func() error {
+		for i := range j.o.Placement.Stripes {
+			s := &j.o.Placement.Stripes[i]
+			release, err := j.w.takeBytes(sctx, j.railOf[i], s.Length)
+			if err != nil {
+				return err
+			}
+			ext, err := j.w.cfg.Slab.Acquire(sctx, int(s.Length))
+			if err != nil {
+				release()
+				return err
+			}
+			if err := j.src.fill(ext.Bytes(), s.Offset); err != nil {
+				ext.Release()
+				release()
+				return err
+			}
+			_, _ = whole.Write(ext.Bytes())
+			wg.Go(func() {
+				defer release()
+				if err := j.storeStripe(sctx, s, ext); err != nil {
+					j.fail(err)
+					stop(errPutFailed)
+				}
+			})
+		}
+		return j.src.atEnd()
+	}()
+	if err != nil && !errors.Is(err, errPutFailed) {
+		j.fail(err)
+		stop(errPutFailed)
+	}
+	wg.Wait()
+	qerr := j.w.quiesce(ctx, j.dirty)
+	for _, x := range j.kept {
+		if qerr != nil {
+			x.Condemn()
+		}
+		x.Release()
+	}
+	if ctx.Err() != nil {
+		return both(context.Cause(ctx), qerr)
+	}
+	j.o.XXH3 = Hex(whole.Sum64())
+	return both(j.err, qerr)
+}
+
+// errPutFailed is why the other stripes of a failed put are given up.
+var errPutFailed = errors.New("another stripe of the put failed")
+
+// fail keeps the first error.
+func (j *putJob) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err == nil && !errors.Is(err, errPutFailed) {
+		j.err = err
+	}
+}
+
+// storeStripe stores one stripe, over another rail when the planned one fails:
+// storing twice is harmless, the file's name is the same.
+func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error {
+	sum := xxh3.Hash(ext.Bytes())
+	s.XXH3 = Hex(sum) // each goroutine writes its own stripe; read after they are joined
+	ref := refOf(&j.o, s)
+	dirty := false
+	defer func() {
+		if !dirty {
+			ext.Release()
+			return
+		}
+		j.mu.Lock()
+		j.kept = append(j.kept, ext)
+		j.mu.Unlock()
+	}()
+	j.mu.Lock()
+	j.begun[s.Index] = true
+	j.mu.Unlock()
+	var first error
+	for n, at := range j.paths(s) {
+		err := j.storeOver(ctx, at, &ref, ext)
+		if err == nil {
+			if n > 0 {
+				j.mu.Lock()
+				j.rerouted += s.Length
+				j.mu.Unlock()
+			}
+			if j.opt.Progress != nil {
+				j.opt.Progress(s.Length)
+			}
+			return nil
+		}
+		if errors.Is(err, ErrNotQuiet) {
+			dirty = true
+			j.mu.Lock()
+			j.dirty[at] = true
+			j.mu.Unlock()
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		c := classify(err)
+		err = fail("put", err, &at)
+		first = both(first, err)
+		if c == classTransport {
+			j.w.cool(ctx, at, err)
+		}
+		if c != classTransport && c != classData || j.w.cfg.Limits.OnRailFailure == FailRead {
+			break
+		}
+	}
+	return first
+}
+
+// paths are the ways to a stripe's shard, the planned one first.
+func (j *putJob) paths(s *Stripe) []Path {
+	out := []Path{{j.railOf[s.Index], s.Shard}}
+	for i := range j.rails {
+		if j.rails[i].Name != j.railOf[s.Index] && j.rails[i].reaches(s.Shard) {
+			out = append(out, Path{j.rails[i].Name, s.Shard})
+		}
+	}
+	return out
+}
+
+func (j *putJob) storeOver(ctx context.Context, at Path, ref *StripeRef, ext *Extent) error {
+	w := j.w
+	release, err := take(ctx, w.rails[at.Rail].conns, w.conns, 1)
+	if err != nil {
+		return err
+	}
+	defer release()
+	start := time.Now()
+	mine, rail := j.meters[at.Rail], &w.rails[at.Rail].meter
+	mine.begin(ref.Length, start)
+	rail.begin(ref.Length, start)
+	tctx, cancel := context.WithTimeout(ctx, w.cfg.Limits.IOTimeout)
+	err = w.cfg.Transport.StoreStripe(tctx, at, *ref, ext.Piece(0, ref.Length))
+	cancel()
+	out := moved
+	switch {
+	case err == nil:
+		w.warm(at)
+	case errors.Is(err, context.DeadlineExceeded):
+		out = timedOut
+	case ctx.Err() != nil:
+		out = stopped
+	default:
+		out = failed
+	}
+	end := time.Now()
+	mine.end(ref.Length, start, end, out)
+	rail.end(ref.Length, start, end, out)
+	if err != nil {
+		return prefix(fmt.Errorf("stripe %d", ref.Index), err)
+	}
+	return nil
+}
+
+// undo removes the stripes of a put that did not commit and returns how many may
+// be left.
+func (j *putJob) undo(ctx context.Context) (left int) {
+	var some []*Stripe
+	for i, b := range j.begun {
+		if b {
+			some = append(some, &j.o.Placement.Stripes[i])
+		}
+	}
+	_, left = j.w.deleteStripes(ctx, &j.o, some)
+	return left
+}
+
+// commit makes the new generation the current one. Once it is begun, a cancel is
+// too late. The catalog answers the same commit twice with the same words, so an
+// answer that got lost is asked for again; without one nothing is removed, because
+// either generation may be the current one.
+func (j *putJob) commit(ctx context.Context) (Object, bool, error) {
+	expect := AnyOlder
+	if j.opt.IfAbsent {
+		expect = 0
+	}
+	cctx, cancel := j.w.detached(ctx)
+	defer cancel()
+	var last error
+	for range 3 {
+		old, replaced, err := j.w.cfg.Catalog.Commit(cctx, j.o, expect)
+		if err == nil {
+			return old, replaced, nil
+		}
+		last = err
+		var conflict *ctrl.ConflictError
+		var invalid *ctrl.InvalidError
+		switch {
+		case errors.As(err, &conflict) && j.opt.IfAbsent:
+			return Object{}, false, fmt.Errorf("%w: %w", ErrExists, conflict)
+		case errors.As(err, &conflict):
+			return Object{}, false, fmt.Errorf("%w: %w", ErrConflict, conflict)
+		case errors.As(err, &invalid), errors.Is(err, ctrl.ErrLimit):
+			return Object{}, false, err
+		}
+		if cctx.Err() != nil {
+			break
+		}
+	}
+	return Object{}, false, fmt.Errorf("%w: %s generation %d: %w", ErrUnknownOutcome, j.o.Key, j.o.Generation, last)
+}
+
+func (j *putJob) report(start time.Time) *PutReport {
+	d := time.Since(start)
+	rep := &PutReport{
+		Namespace: j.o.Key.Namespace, Object: j.o.Key.Name, Generation: j.o.Generation, Bytes: j.o.Size, XXH3: j.o.XXH3,
+		Stripes: len(j.o.Placement.Stripes), StripeBytes: j.o.StripeBytes, Seconds: d.Seconds(), BytesPerSecond: rate(j.o.Size, d),
+		ReroutedBytes: j.rerouted, Rails: []RailSnapshot{},
+	}
+	for i := range j.plan.Rails {
+		n := j.plan.Rails[i].Name
+		rep.Rails = append(rep.Rails, j.w.snapshot(n, j.meters[n]))
+	}
+	return rep
+}
