@@ -198,3 +198,21 @@ func (f Folder) deathReason(shard int) string {
 	}
 	return "its process is gone without a word: killed, or the machine was restarted"
 }
+
+// RequireRunning gives the resolved deployment if its control plane has a
+// process, so that a client says at once that there is nobody to talk to.
+func (f Folder) RequireRunning() (*Resolved, error) {
+	r, err := f.Resolved()
+	if err != nil {
+		return nil, err
+	}
+	held, err := isLocked(f.claimPath(controlShard))
+	if err != nil {
+		return nil, stateError(f.claimPath(controlShard), err)
+	}
+	if !held {
+		return nil, pipeline.Errorf(pipeline.LayerProcess, "deployment", pipeline.AtShard(controlShard), "%s: %w", f.Name, ErrNotRunning).
+			WithHint("bring it up with rs up RECIPE; rs status --deployment %s tells more", f.Name)
+	}
+	return r, nil
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/railstore/railstore/cue/load"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/launch"
+	"github.com/railstore/railstore/stages/object"
 )
 
 // Exit codes. They are part of the interface.
@@ -76,6 +77,8 @@ func exitCode(err error) int {
 	case errors.Is(err, launch.ErrNotRunning), errors.Is(err, launch.ErrNotReady),
 		errors.Is(err, launch.ErrUnknown), errors.Is(err, launch.ErrLocked):
 		return exitNotReady
+	case errors.Is(err, object.ErrNotFound), errors.Is(err, object.ErrExists), errors.Is(err, object.ErrSource):
+		return exitFailed // the command line is fine, the world is not
 	case errors.As(err, &at):
 		switch at.Layer {
 		case pipeline.LayerUsage, pipeline.LayerConfig:

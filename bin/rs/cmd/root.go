@@ -73,6 +73,8 @@ Examples:
 			a.logsCommand(),
 			a.downCommand(),
 			a.benchCommand(),
+			a.lsCommand(),
+			a.statCommand(),
 			a.versionCommand(),
 			a.serveCommand(),
 		},
