@@ -147,12 +147,8 @@ func (c *Client) failAs(me, op string, w pipeline.Where, err error) error {
 	}
 	pe = pipeline.Errorf(pipeline.LayerControl, op, w, "%s at the control plane %s: %w", me, c.addr, err)
 	var h interface{ Hint() string }
-	var ce *CallError
-	switch {
-	case errors.As(err, &h):
+	if errors.As(err, &h) {
 		pe.Hint = h.Hint()
-	case errors.As(err, &ce) && ce.Unreachable():
-		pe.Hint = "is the deployment up? rs status tells, and rs logs shows what shard 0 says"
 	}
 	return pe
 }

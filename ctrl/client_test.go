@@ -3,8 +3,10 @@ package ctrl
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"iter"
+	"os"
 	"testing"
 	"time"
 
@@ -14,6 +16,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if seed := os.Getenv("RS_TEST_SEED"); seed != "" {
+		if err := flag.Set("rapid.seed", seed); err != nil {
+			fmt.Fprintln(os.Stderr, "RS_TEST_SEED:", err)
+			os.Exit(2)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }
 

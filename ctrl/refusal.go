@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -85,7 +86,17 @@ func fromStatus(err error) error {
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 	}
-	return &CallError{Code: st.Code(), Message: st.Message()}
+	return &CallError{Code: st.Code(), Message: plain(st.Message())}
+}
+
+// plain takes the wrapping of gRPC off the text of a failed connection.
+func plain(s string) string {
+	for _, p := range []string{"connection error: desc = ", "transport: "} {
+		if t, ok := strings.CutPrefix(s, p); ok {
+			s = strings.Trim(t, `"`)
+		}
+	}
+	return strings.TrimPrefix(s, "Error while dialing: ")
 }
 
 func fromDetail(d *pb.Detail) error {
@@ -140,4 +151,23 @@ func (e *CallError) Error() string { return e.Message }
 
 // Unreachable reports that there was no answer at all: trying again may help, and
 // nothing is known of the other end.
-func (e *CallError) Unreachable() bool { return e.Code == codes.Unavailable }
+func (e *CallError) Unreachable() bool { return e.Code == codes.Unavailable && !e.badTLS() }
+
+// badTLS reports that the two ends do not trust each other or that only one of
+// them speaks TLS, which waiting does not cure.
+func (e *CallError) badTLS() bool {
+	return strings.Contains(e.Message, "handshake failed") && (strings.Contains(e.Message, "tls: ") || strings.Contains(e.Message, "x509: "))
+}
+
+// Hint says what to do about it.
+func (e *CallError) Hint() string {
+	switch {
+	case e.badTLS(), strings.Contains(e.Message, "server preface"):
+		return "compare control.tls at both ends: certificate, key, ca, and the host name in the certificate"
+	case e.Unreachable():
+		return "is the deployment up? rs status tells, and rs logs shows what shard 0 says"
+	case e.Code == codes.ResourceExhausted:
+		return fmt.Sprintf("a message of more than %d bytes: use larger stripes", MaxMessageBytes)
+	}
+	return ""
+}

@@ -1,6 +1,7 @@
 package ctrl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,12 +17,13 @@ import (
 // session is one membership of a client: from Join to Leave, over restarts of the
 // control plane and lost leases.
 type session struct {
-	c      *Client
-	info   NodeInfo
-	ctx    context.Context // ends with the session
-	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup
-	joinMu chan struct{} // held while joining again; a channel, so that a wait for it can be given up
+	c       *Client
+	info    NodeInfo
+	ctx     context.Context // ends with the session
+	cancel  context.CancelCauseFunc
+	wg      sync.WaitGroup
+	refused sync.Once     // says once that the report is not valid
+	joinMu  chan struct{} // held while joining again; a channel, so that a wait for it can be given up
 
 	mu        sync.Mutex
 	inc       uint64
@@ -32,6 +34,7 @@ type session struct {
 	reason    string
 	report    func() Report
 	published map[NodeID]Offer // pinned to the incarnation that took them
+	pending   map[NodeID]bool  // of those, what a restarted control plane has not got yet
 	view      *view
 	changed   chan struct{} // closed and replaced when the view or fatal changes
 	fatal     error         // why the session cannot go on
@@ -45,7 +48,7 @@ func (c *Client) Join(ctx context.Context, info NodeInfo) error {
 	}
 	info.Rails = slices.Clone(info.Rails)
 	s := &session{c: c, info: info, joinMu: make(chan struct{}, 1), inc: rand.Uint64() | 1, state: StateStarting,
-		published: map[NodeID]Offer{}, view: newView(), changed: make(chan struct{}), report: func() Report { return Report{} }}
+		published: map[NodeID]Offer{}, pending: map[NodeID]bool{}, view: newView(), changed: make(chan struct{}), report: func() Report { return Report{} }}
 	reply, err := call(ctx, c, "join", where(info.ID), func(ctx context.Context) (*pb.JoinReply, error) {
 		return c.ctl.Join(ctx, s.joinRequest(false, nil))
 	})
@@ -123,6 +126,9 @@ func (s *session) me() (member *pb.Member, joins uint64) {
 func (c *Client) SetState(ctx context.Context, state State, reason string) error {
 	const op = "set_state"
 	s, err := c.member()
+	if err == nil && state != StateStarting && state != StateServing && state != StateDraining {
+		err = invalidf("state", "a node does not say of itself that it is %s", state)
+	}
 	if err != nil {
 		return c.fail(op, pipeline.Nowhere, err)
 	}
@@ -201,6 +207,11 @@ func memberCall[R any](ctx context.Context, s *session, op string, w pipeline.Wh
 func (s *session) note(err error) error {
 	var replaced *ReplacedError
 	var identity *IdentityError
+	if errors.Is(err, ErrStopping) {
+		s.mu.Lock()
+		s.view.stop = cmp.Or(s.view.stop, ErrStopping.Error())
+		s.mu.Unlock()
+	}
 	if errors.As(err, &replaced) || errors.As(err, &identity) || errors.Is(err, ErrStopping) {
 		s.fail(err)
 	}
@@ -217,14 +228,10 @@ func (s *session) ended() error {
 // joins is the caller's count of joins: if it is no longer right, somebody else
 // has done it.
 func (s *session) rejoin(ctx context.Context, joins uint64) error {
-	select {
-	case s.joinMu <- struct{}{}:
-		defer func() { <-s.joinMu }()
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
+	if err := s.lockJoin(ctx); err != nil {
+		return err
 	}
+	defer s.unlockJoin()
 	s.mu.Lock()
 	done, instance := s.joins != joins, s.instance
 	s.mu.Unlock()
@@ -251,6 +258,19 @@ func (s *session) rejoin(ctx context.Context, joins uint64) error {
 	return s.note(err)
 }
 
+func (s *session) lockJoin(ctx context.Context) error {
+	select {
+	case s.joinMu <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+}
+
+func (s *session) unlockJoin() { <-s.joinMu }
+
 func (s *session) joinAgain(ctx context.Context, lost bool) error {
 	s.mu.Lock()
 	r := Rejoined{Lost: lost, Reason: "the control plane had restarted"}
@@ -276,9 +296,9 @@ func (s *session) joinAgain(ctx context.Context, lost bool) error {
 	if lost {
 		clear(s.published)
 	}
-	var again []Offer
-	for _, o := range s.published {
-		again = append(again, o)
+	clear(s.pending)
+	for id := range s.published {
+		s.pending[id] = true
 	}
 	s.wake()
 	s.mu.Unlock()
@@ -287,15 +307,32 @@ func (s *session) joinAgain(ctx context.Context, lost bool) error {
 		event = "lease_lost"
 	}
 	s.emit(event, r.Reason)
-	for _, o := range again {
+	return s.publishPending(ctx)
+}
+
+// publishPending gives a restarted control plane the offers that the one before
+// had. It is called with the join lock; what fails stays pending.
+func (s *session) publishPending(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		var o Offer
+		for id := range s.pending {
+			if have, ok := s.published[id]; ok {
+				o = have
+				break
+			}
+			delete(s.pending, id)
+		}
+		s.mu.Unlock()
+		if o.To == "" {
+			return nil
+		}
 		if err := s.publishAgain(ctx, o); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
-// publishAgain gives a restarted control plane an offer that the one before had.
 func (s *session) publishAgain(ctx context.Context, o Offer) error {
 	m, _ := s.me()
 	reply, err := call(ctx, s.c, "publish", where(o.To), func(ctx context.Context) (*pb.PublishReply, error) {
@@ -318,6 +355,7 @@ func (s *session) publishAgain(ctx context.Context, o Offer) error {
 	default:
 		return err
 	}
+	delete(s.pending, o.To)
 	s.wake()
 	return nil
 }
@@ -349,6 +387,9 @@ func (s *session) runHeartbeat() {
 		case <-t.C:
 		}
 		joins, err := s.heartbeat(max(wait, time.Second))
+		if err == nil {
+			s.catchUp()
+		}
 		switch {
 		case err == nil && lost:
 			lost = false
@@ -371,6 +412,22 @@ func (s *session) runHeartbeat() {
 	}
 }
 
+// catchUp publishes what joining again could not.
+func (s *session) catchUp() {
+	s.mu.Lock()
+	n := len(s.pending)
+	s.mu.Unlock()
+	if n == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.c.opts.Timeout)
+	defer cancel()
+	if s.lockJoin(ctx) == nil {
+		defer s.unlockJoin()
+		_ = s.publishPending(ctx) // the next heartbeat tries again
+	}
+}
+
 func (s *session) heartbeat(timeout time.Duration) (joins uint64, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
@@ -378,6 +435,11 @@ func (s *session) heartbeat(timeout time.Duration) (joins uint64, err error) {
 	report := s.report
 	s.mu.Unlock()
 	r := report()
+	if err := r.validate(); err != nil {
+		// The lease must not depend on a slip in the report.
+		s.refused.Do(func() { s.emit("report_refused", err.Error()) })
+		r = Report{}
+	}
 	m, joins := s.me()
 	q := &pb.HeartbeatRequest{Identity: s.c.identity(), Member: m, Lanes: lanesToPB(r.Lanes), HasRails: r.Rails != nil}
 	if r.Rails != nil {

@@ -89,16 +89,16 @@ func (r *Registry) stateOf(id NodeID) State {
 // NotReady gives those of ids, of all shards when there are none, that are not
 // serving.
 func (r *Registry) NotReady(ids []NodeID) []Missing {
-	return r.missing(ids, func(s State) bool { return s == StateServing })
+	return r.missing(ids, func(n *node) bool { return n != nil && n.state == StateServing })
 }
 
 // StillThere gives those of ids, of all shards when there are none, that have not
-// left or died.
+// left or died. A node that is expected back counts as there.
 func (r *Registry) StillThere(ids []NodeID) []Missing {
-	return r.missing(ids, func(s State) bool { return s == StateUnknown || s.Ended() })
+	return r.missing(ids, func(n *node) bool { return n == nil || !n.member() })
 }
 
-func (r *Registry) missing(ids []NodeID, ok func(State) bool) []Missing {
+func (r *Registry) missing(ids []NodeID, ok func(*node) bool) []Missing {
 	if len(ids) == 0 {
 		for _, s := range r.shards {
 			ids = append(ids, ShardID(s))
@@ -106,13 +106,15 @@ func (r *Registry) missing(ids []NodeID, ok func(State) bool) []Missing {
 	}
 	var out []Missing
 	for _, id := range ids {
+		n := r.nodes[id]
+		if ok(n) {
+			continue
+		}
 		m := Missing{ID: id}
-		if n := r.nodes[id]; n != nil {
+		if n != nil {
 			m.State, m.Reason = n.state, n.reason
 		}
-		if !ok(m.State) {
-			out = append(out, m)
-		}
+		out = append(out, m)
 	}
 	return out
 }

@@ -14,6 +14,7 @@ type view struct {
 	gone  []PeerGone // the last ones, oldest first
 	stop  string
 	seq   uint64 // counts offers, for their order
+	rev   uint64 // of the last sync
 
 	rejoins uint64 // how often this node joined again
 	rejoin  Rejoined
@@ -28,6 +29,9 @@ type peerEntry struct {
 
 // maxGone bounds what is kept to tell why a peer went.
 const maxGone = 256
+
+// unheard is the reason for a peer that is missing from a whole state.
+const unheard = "it left or was replaced while this node could not hear of it"
 
 func newView() *view { return &view{peers: map[NodeID]*peerEntry{}} }
 
@@ -66,10 +70,26 @@ func (v *view) reason(id NodeID, inc uint64) (reason string, ok bool) {
 	return "", false
 }
 
+// lastGone tells why the last incarnation of a node that is known to have gone
+// did.
+func (v *view) lastGone(id NodeID) (reason string, ok bool) {
+	for i := len(v.gone) - 1; i >= 0; i-- {
+		if g := v.gone[i]; g.ID == id {
+			return g.Reason, true
+		}
+	}
+	return "", false
+}
+
 // link notes that this node's offer to a peer was taken at a revision. It fails
 // when the peer is known to have gone meanwhile.
 func (v *view) link(id NodeID, inc, rev uint64) error {
-	if why, ok := v.reason(id, inc); ok {
+	why, gone := v.reason(id, inc)
+	if e := v.peers[id]; !gone && v.rev >= rev && (e == nil || e.Incarnation != inc) {
+		// The stream has told the state of after this reply, without the peer.
+		why, gone = unheard, true
+	}
+	if gone {
 		return &AbsentError{ID: id, State: StateStopped, Reason: why}
 	}
 	v.peer(id, inc).rev = rev
@@ -93,6 +113,7 @@ func (v *view) setState(p PeerView) {
 // sync takes over the whole state as it was at s.Rev. Peers that it does not have
 // are gone, but for those that a reply linked later than that.
 func (v *view) sync(s Snapshot) {
+	v.rev = s.Rev
 	there := make(map[NodeID]uint64, len(s.Peers))
 	for _, p := range s.Peers {
 		there[p.ID] = p.Incarnation
@@ -100,7 +121,7 @@ func (v *view) sync(s Snapshot) {
 	for _, id := range slices.Sorted(maps.Keys(v.peers)) {
 		e := v.peers[id]
 		if there[id] != e.Incarnation && e.rev <= s.Rev {
-			v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, Reason: "it left or was replaced while this node did not hear of it"})
+			v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, Reason: unheard})
 		}
 	}
 	for _, p := range s.Peers {
@@ -121,7 +142,7 @@ func (v *view) sync(s Snapshot) {
 // rejoined notes that the node joined again. With Lost every peer is gone.
 func (v *view) rejoined(r Rejoined) {
 	v.rejoins++
-	v.rejoin = r
+	v.rejoin, v.rev = r, 0
 	for _, id := range slices.Sorted(maps.Keys(v.peers)) {
 		e := v.peers[id]
 		e.rev = 0 // revisions of the registry before mean nothing to this one

@@ -82,8 +82,11 @@ func (c *Client) Fetch(ctx context.Context, from NodeID, min uint64) (Offer, err
 		}
 		var why string
 		gone := linked != 0 && (e == nil || e.Incarnation != linked)
-		if gone {
+		switch {
+		case gone:
 			why, _ = s.view.reason(from, linked)
+		case e == nil:
+			why, gone = s.view.lastGone(from)
 		}
 		var offer *Offer
 		missing := Missing{ID: from, Reason: "no offer from it"}
