@@ -1,0 +1,290 @@
+package soft
+
+import (
+	"math"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/cpuid/v2"
+
+	"github.com/railstore/railstore/verbs/soft/internal/udp"
+	"github.com/railstore/railstore/verbs/soft/internal/wire"
+)
+
+const (
+	// recvBatch datagrams are taken at a time: few enough that what they hold is
+	// in the cache when it is copied out.
+	recvBatch = 8
+	// maxHeld answers may be held back at a time.
+	maxHeld = 16
+
+	// A poller is dense when it has come denseRun times with no pause longer than
+	// densePause; it counts as gone after goneAfter. While one is there the
+	// device's goroutine looks again every lease.
+	denseRun   = 32
+	densePause = int64(50 * time.Microsecond)
+	goneAfter  = int64(100 * time.Microsecond)
+	lease      = time.Millisecond
+)
+
+// spinTime is how long the device's goroutine polls the socket after traffic
+// before it sleeps: about what waking it costs. Where there is no second
+// processor the one who would send the next packet could not run meanwhile.
+var spinTime = func() int64 {
+	if runtime.NumCPU() < 2 {
+		return 0
+	}
+	if cpuid.CPU.Has(cpuid.HYPERVISOR) {
+		return int64(50 * time.Microsecond) // waking a halted virtual processor is dear
+	}
+	return int64(20 * time.Microsecond)
+}()
+
+// pollers keeps track of goroutines that do the device's work.
+type pollers struct {
+	last atomic.Int64 // when one came; 0 after one said that it leaves
+	run  int          // guarded by device.rx
+	busy atomic.Bool  // one is dense
+	away atomic.Bool  // the device's goroutine sleeps without the socket
+}
+
+// note that a poller came; device.rx is held.
+func (p *pollers) note(now int64) {
+	if now-p.last.Load() > densePause {
+		p.run = 0
+		p.busy.Store(false)
+	}
+	if p.run++; p.run == denseRun {
+		p.busy.Store(true)
+	}
+	p.last.Store(now)
+}
+
+func (p *pollers) there(now int64) bool { return p.busy.Load() && now-p.last.Load() < goneAfter }
+
+// pollerLeaves is called by one who stops polling to sleep.
+func (d *device) pollerLeaves() {
+	d.poll.last.Store(0)
+	d.poll.busy.Store(false)
+	if d.poll.away.Load() {
+		d.waiter.Kick()
+	}
+	if d.rx.TryLock() {
+		if !d.closed {
+			d.flushHeld(d.now())
+		}
+		d.rx.Unlock()
+	}
+}
+
+// Progress does the device's work in the caller's goroutine.
+func (d *device) Progress() bool {
+	if !d.rx.TryLock() {
+		return false // somebody is doing it
+	}
+	if d.closed {
+		d.rx.Unlock()
+		return false
+	}
+	now := d.now()
+	d.poll.note(now)
+	n := d.receive(now, d.poll.busy.Load())
+	if len(d.held) > 0 && (n == 0 || len(d.held) >= maxHeld) {
+		d.flushHeld(now)
+		n++
+	}
+	if now >= d.nextScan.Load() {
+		d.scan(now)
+	}
+	d.rx.Unlock()
+	return n > 0
+}
+
+// run is the device's goroutine.
+func (d *device) run() {
+	defer close(d.done)
+	spin := spinTime
+	if d.opt.NoSpin {
+		spin = 0
+	}
+	var worked int64
+	for !d.closing.Load() {
+		now := d.now()
+		if d.poll.there(now) {
+			// Order: away first, then look once more; pollerLeaves does it the
+			// other way round, so one of the two sees the other.
+			d.poll.away.Store(true)
+			if d.poll.there(now) {
+				d.sleep(false, lease)
+			}
+			d.poll.away.Store(false)
+			continue
+		}
+		d.rx.Lock()
+		n := d.receive(now, false)
+		d.flushHeld(now)
+		if now >= d.nextScan.Load() {
+			d.scan(now)
+		}
+		d.rx.Unlock()
+		if n > 0 {
+			worked = now
+			continue
+		}
+		if now-worked < spin {
+			runtime.Gosched()
+			continue
+		}
+		d.sleep(true, -1)
+	}
+}
+
+func (d *device) sleep(socket bool, timeout time.Duration) {
+	if r := d.waiter.Wait(socket, timeout); r.Extra {
+		d.port.changed(d)
+	}
+}
+
+// receive takes a batch of datagrams off the socket and steps the QPs that they
+// are for; device.rx is held. With hold, the answer to one packet that came alone
+// is left for flushHeld. It returns how many datagrams there were.
+func (d *device) receive(now int64, hold bool) int {
+	grams, err := d.recv.Recv(recvBatch)
+	if len(grams) == 0 {
+		if err != nil {
+			d.counters.recvErrors.Add(1)
+		}
+		return 0
+	}
+	var q *qp // locked
+	packets := 0
+	for i := range grams {
+		g := &grams[i]
+		n := udp.Segments(len(g.Data), g.Seg)
+		packets += n
+		base := uint16(0) // identification of the train's first packet
+		for k := range n {
+			b := udp.Segment(g.Data, g.Seg, k)
+			if len(b) < wire.BTHLen+wire.ICRCLen {
+				d.counters.malformed.Add(1)
+				continue
+			}
+			if qpn := wire.BTH(b).DestQPN(); q == nil || q.qpn != qpn {
+				if q != nil {
+					d.settle(q, now, false)
+				}
+				if q = d.enter(qpn); q == nil {
+					d.counters.unknownQP.Add(1)
+					continue
+				}
+			}
+			id, ok := q.accept(&d.packet, b, g, base+uint16(k))
+			base = id - uint16(k)
+			if !ok {
+				continue
+			}
+			q.conn.Step(now, &d.packet, d.reply.out)
+			if len(d.reply.out.Done) > 0 || len(d.reply.out.Events) > 0 {
+				d.complete(q, d.reply)
+			}
+		}
+	}
+	d.counters.packets.Add(uint64(packets))
+	if q != nil {
+		d.settle(q, now, hold && packets == 1)
+	}
+	return len(grams)
+}
+
+// enter locks the QP of that number.
+func (d *device) enter(qpn uint32) *qp {
+	q := d.qps.find(qpn)
+	if q == nil {
+		return nil
+	}
+	q.mu.Lock()
+	if q.dead {
+		q.mu.Unlock()
+		return nil
+	}
+	return q
+}
+
+// settle ends the stepping of a QP: its answers leave, or are held back.
+func (d *device) settle(q *qp, now int64, hold bool) {
+	if hold {
+		if !q.held {
+			q.held = true
+			d.held = append(d.held, q)
+		}
+	} else {
+		d.pump(q, d.reply, now)
+	}
+	q.mu.Unlock()
+}
+
+// flushHeld sends the answers that were held back; device.rx is held.
+func (d *device) flushHeld(now int64) {
+	for i, q := range d.held {
+		q.held = false
+		d.held[i] = nil
+		q.mu.Lock()
+		if !q.dead {
+			d.pump(q, d.reply, now)
+		}
+		q.mu.Unlock()
+	}
+	d.held = d.held[:0]
+}
+
+// noteDeadline sees to it that the QP's timer is looked at in time; its lock is
+// held. Deadlines mostly move later: then the scan comes once too early.
+func (d *device) noteDeadline(q *qp, now int64) {
+	t := q.conn.NextTick()
+	q.deadline.Store(t)
+	if t != 0 && t < d.nextScan.Load() {
+		d.scanAt(t, now)
+	}
+}
+
+func (d *device) scanAt(t, now int64) {
+	d.timerMu.Lock()
+	if t < d.nextScan.Load() {
+		d.nextScan.Store(t)
+		d.waiter.SetTimer(time.Duration(t - now))
+	}
+	d.timerMu.Unlock()
+}
+
+// scan runs the timers that are due; device.rx is held.
+func (d *device) scan(now int64) {
+	d.timerMu.Lock()
+	d.nextScan.Store(math.MaxInt64)
+	d.timerMu.Unlock()
+	next := int64(math.MaxInt64)
+	slots := d.qps.all()
+	for i := range slots {
+		q := slots[i].Load()
+		if q == nil {
+			continue
+		}
+		t := q.deadline.Load()
+		if t == 0 {
+			continue
+		}
+		if t > now {
+			next = min(next, t)
+			continue
+		}
+		q.mu.Lock()
+		if !q.dead {
+			q.conn.Tick(now, d.reply.out)
+			d.pump(q, d.reply, now)
+		}
+		q.mu.Unlock()
+	}
+	if next < math.MaxInt64 {
+		d.scanAt(next, now)
+	}
+}
