@@ -3,7 +3,6 @@ package deploy
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"regexp"
 	"strconv"
 	"time"
@@ -34,9 +33,13 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-var sizeForm = regexp.MustCompile(`^(0|[1-9][0-9]{0,14})([KMGT]i?)?B?$`)
+var (
+	sizeForm = regexp.MustCompile(`^(0|[1-9][0-9]*)([KMGT]i?)?B?$`)
+	// As many digits as leave the number of bytes below 2^63.
+	sizeFits = regexp.MustCompile(`^([0-9]{1,18}|[0-9]{1,15}Ki?|[0-9]{1,12}Mi?|[0-9]{1,9}Gi?|[0-9]{1,6}Ti?)B?$`)
+)
 
-var sizeUnits = map[string]uint64{
+var sizeUnits = map[string]int64{
 	"":  1,
 	"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
 	"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
@@ -49,14 +52,14 @@ func ParseSize(s string) (int64, error) {
 	if m == nil {
 		return 0, fmt.Errorf("%q is not a size: want a whole number of bytes, with a unit such as in 64KiB, 4MiB or 1G", s)
 	}
-	n, err := strconv.ParseUint(m[1], 10, 64)
+	if !sizeFits.MatchString(s) {
+		return 0, fmt.Errorf("%q is more bytes than any machine has", s)
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a size: %w", s, err)
 	}
-	if u := sizeUnits[m[2]]; n > math.MaxInt64/u {
-		return 0, fmt.Errorf("%q is more bytes than a 64-bit number holds", s)
-	}
-	return int64(n * sizeUnits[m[2]]), nil
+	return n * sizeUnits[m[2]], nil
 }
 
 // FormatSize writes a number of bytes with the largest unit of 1024 that divides

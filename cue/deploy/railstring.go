@@ -29,7 +29,7 @@ func ParseDevice(s string) (Device, error) {
 	}
 	port, ok := strings.CutPrefix(rest, ":")
 	if n, err := strconv.ParseUint(port, 10, 16); !ok || d.Provider != "soft" || err != nil || n == 0 {
-		return Device{}, fmt.Errorf("device %q: %q after the name; want soft:ADDR[:PORT] with a UDP port from 1 to 65535, or ibv:DEV", s, rest)
+		return Device{}, fmt.Errorf("%q follows the name, and only a soft device may have a UDP port, from 1 to 65535", rest)
 	}
 	d.Name += rest
 	return d, nil
@@ -53,20 +53,20 @@ func device(s string) (Device, string, error) {
 	provider, name, ok := strings.Cut(s, ":")
 	switch {
 	case !ok || provider != "soft" && provider != "ibv":
-		return Device{}, "", fmt.Errorf("device %q: want soft:ADDR or ibv:DEV", s)
+		return Device{}, "", errors.New("it begins neither with soft: nor with ibv:")
 	case provider == "ibv":
 		n := strings.IndexAny(name, ":@")
 		if n < 0 {
 			n = len(name)
 		}
 		if !ibvName.MatchString(name[:n]) {
-			return Device{}, "", fmt.Errorf("%q is not the name of a device, as in ibv:mlx5_0", name[:n])
+			return Device{}, "", fmt.Errorf("%q is not the name of a device", name[:n])
 		}
 		return Device{provider, name[:n]}, name[n:], nil
 	case strings.HasPrefix(name, "["):
 		n := strings.IndexByte(name, ']')
 		if n < 0 {
-			return Device{}, "", fmt.Errorf("device %q: the bracket is not closed", s)
+			return Device{}, "", errors.New("the bracket is not closed")
 		}
 		if a, err := netip.ParseAddr(name[1:n]); err != nil || !a.Is6() {
 			return Device{}, "", fmt.Errorf("%q is not an IPv6 address", name[1:n])

@@ -77,11 +77,19 @@ type evaluator struct{ ctx *cue.Context }
 
 func newEvaluator() *evaluator { return &evaluator{cuecontext.New()} }
 
-// recipe compiles a recipe against the given files of the schema package.
-func (e *evaluator) recipe(name string, src []byte, schema map[string][]byte) (cue.Value, error) {
+// recipe compiles a recipe against the given files of the schema package. The
+// position is that of the embedded #Deployment, which stands for the whole recipe.
+func (e *evaluator) recipe(name string, src []byte, schema map[string][]byte) (cue.Value, token.Pos, error) {
 	f, err := parser.ParseFile(name, src)
 	if err != nil {
-		return cue.Value{}, err
+		return cue.Value{}, token.NoPos, err
+	}
+	at := f.Pos()
+	for _, d := range f.Decls {
+		if embed, ok := d.(*ast.EmbedDecl); ok {
+			at = embed.Pos()
+			break
+		}
 	}
 	var refused errors.Error
 	bc := build.NewContext(build.Loader(func(pos token.Pos, path string) *build.Instance { return nil }))
@@ -97,16 +105,19 @@ func (e *evaluator) recipe(name string, src []byte, schema map[string][]byte) (c
 	}
 	inst := bc.NewInstance("", load)
 	if err := inst.AddSyntax(f); err != nil {
-		return cue.Value{}, err
+		return cue.Value{}, at, err
 	}
 	if err := inst.Complete(); err != nil {
-		return cue.Value{}, err
+		return cue.Value{}, at, err
 	}
 	if refused != nil {
-		return cue.Value{}, refused
+		return cue.Value{}, at, refused
 	}
 	v := e.ctx.BuildInstance(inst)
-	return v, inst.Err
+	if inst.Err != nil {
+		return v, at, inst.Err
+	}
+	return v, at, nil
 }
 
 // schema compiles the schema package alone.

@@ -59,7 +59,7 @@ func check(path string, src []byte, rep *Report) (*deploy.Deployment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded schema: %w", err)
 	}
-	raw, err := e.recipe(path, src, standIn())
+	raw, embed, err := e.recipe(path, src, standIn())
 	if err == nil && raw.Kind() != cue.StructKind {
 		err = raw.Err()
 	}
@@ -73,24 +73,25 @@ func check(path string, src []byte, rep *Report) (*deploy.Deployment, error) {
 			Hint:    fmt.Sprintf("begin it with: import %q, and a line schemas.#Deployment", SchemaImport)}}
 		return nil, nil
 	}
-	s := &shape{file: path, schema: schema, ctx: e.ctx, places: map[string]place{}, fields: map[string]fields{}, home: homes(schema)}
+	s := &shape{file: path, schema: schema, ctx: e.ctx, places: map[string]place{"": {embed, embed}}, fields: map[string]fields{}, home: homes(schema)}
 	data := s.root(raw)
 	rep.Errors = s.issues
 	dep := schema.LookupPath(cue.ParsePath("#Deployment")).Unify(e.ctx.BuildExpr(data))
-	if err := s.rules(dep, rep); err != nil {
-		return nil, err
-	}
+	broken := s.rules(dep, rep)
 	if len(rep.Errors) > 0 {
 		return nil, nil
 	}
 	// The verdict is that of `cue vet` on the user's own file.
-	strict, err := e.recipe(path, src, schemaFiles())
+	strict, _, err := e.recipe(path, src, schemaFiles())
 	if err == nil {
 		err = strict.Validate(cue.Concrete(true), cue.Attributes(true), cue.Definitions(true), cue.Hidden(true))
 	}
 	if err != nil {
 		rep.Errors = fromCUE(err, path)
 		return nil, nil
+	}
+	if broken != nil {
+		return nil, broken
 	}
 	return decode(dep)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/errors"
@@ -19,28 +20,25 @@ type finding struct {
 }
 
 // rules adds the findings of #rules to the errors and those of #notes to the
-// warnings.
-func (s *shape) rules(dep cue.Value, rep *Report) error {
+// warnings. The error says which rule could not be evaluated although no value was
+// refused.
+func (s *shape) rules(dep cue.Value, rep *Report) (broken error) {
 	for _, list := range []struct {
 		path string
 		into *[]Issue
 	}{{"#rules", &rep.Errors}, {"#notes", &rep.Warnings}} {
 		it, err := dep.LookupPath(cue.ParsePath(list.path)).Fields()
 		if err != nil {
-			if len(s.spoilt) > 0 {
-				continue
-			}
-			return fmt.Errorf("schema, %s: %s", list.path, errors.Details(err, nil))
+			broken = fmt.Errorf("schema, %s: %s", list.path, oneLine(errors.Details(err, nil)))
+			continue
 		}
 		for it.Next() {
 			rule := it.Selector().Unquoted()
 			found, err := findings(it.Value())
 			if err != nil {
 				// It rests on a value that was refused and that nothing stands in for.
-				if len(s.spoilt) > 0 {
-					continue
-				}
-				return fmt.Errorf("schema, rule %s: %s", rule, errors.Details(err, nil))
+				broken = fmt.Errorf("schema, rule %s: %s", rule, oneLine(errors.Details(err, nil)))
+				continue
 			}
 			for _, f := range found {
 				rests := append(append([]string{f.At}, f.Near...), f.Uses...)
@@ -50,13 +48,17 @@ func (s *shape) rules(dep cue.Value, rep *Report) error {
 			}
 		}
 	}
-	return nil
+	return broken
 }
 
 // add appends a finding. Findings of one rule at one place of the file are one: a
 // value that is used often, or a default that it broke for every shard.
 func (s *shape) add(into *[]Issue, rule string, f finding) {
-	is := s.located(Issue{Path: f.At, Message: f.Message, Hint: f.Hint, Rule: rule}, s.find(append([]string{f.At}, f.Near...)...))
+	path, at := s.find(f.At, f.Near)
+	if path != f.At && strings.HasPrefix(f.Message, "is ") {
+		f.Message = "by default " + f.At + " " + f.Message
+	}
+	is := s.located(Issue{Path: path, Message: f.Message, Hint: f.Hint, Rule: rule}, at)
 	for _, old := range *into {
 		if old.Rule == rule && old.Line == is.Line && old.Column == is.Column {
 			return

@@ -39,12 +39,18 @@ type fields struct {
 
 // root walks the whole recipe and returns its data without what was refused.
 func (s *shape) root(raw cue.Value) ast.Expr {
-	s.places[""] = place{value: raw.Pos()}
 	return s.structure("", "", raw, s.schema.LookupPath(cue.ParsePath("#Deployment")))
 }
 
+// issue adds a fault. A template that many use has its fault once.
 func (s *shape) issue(path string, at token.Pos, rule, message, hint string) {
-	s.issues = append(s.issues, s.located(Issue{Path: path, Message: message, Hint: hint, Rule: rule}, at))
+	is := s.located(Issue{Path: path, Message: message, Hint: hint, Rule: rule}, at)
+	for _, old := range s.issues {
+		if is.Line > 0 && old.Line == is.Line && old.Column == is.Column && old.Message == is.Message {
+			return
+		}
+	}
+	s.issues = append(s.issues, is)
 }
 
 func (s *shape) located(i Issue, at token.Pos) Issue {
@@ -59,6 +65,10 @@ func (s *shape) located(i Issue, at token.Pos) Issue {
 // with [] for every index.
 func (s *shape) value(path, pattern string, raw, schema cue.Value) ast.Expr {
 	if err := raw.Err(); err != nil || !raw.IsConcrete() {
+		// A type such as int leaves the schema's default in place.
+		if u, ok := schema.Unify(raw).Default(); ok && u.IsConcrete() && u.Err() == nil {
+			return syntax(u)
+		}
 		return s.unusable(path, raw, schema, err)
 	}
 	if pattern == ".hosts[].rails[]" {
@@ -76,8 +86,7 @@ func (s *shape) value(path, pattern string, raw, schema cue.Value) ast.Expr {
 		}
 		return syntax(raw)
 	}
-	word := s.wanted(schema)
-	s.refuse(path, raw, word)
+	s.refuse(path, raw, s.wanted(schema), s.reason(schema, raw))
 	return s.sample(schema, len(s.spoilt))
 }
 
@@ -85,21 +94,38 @@ func (s *shape) value(path, pattern string, raw, schema cue.Value) ast.Expr {
 func (s *shape) size(path string, raw cue.Value, text string) ast.Expr {
 	n, err := deploy.ParseSize(text)
 	if err != nil {
-		s.refuse(path, raw, "fewer bytes: "+err.Error())
+		s.refuse(path, raw, s.wanted(s.schema), err)
 		return nil
 	}
 	return ast.NewLit(token.INT, strconv.FormatInt(n, 10))
 }
 
+// reason is what is wrong with a text that has a grammar.
+func (s *shape) reason(schema, raw cue.Value) (err error) {
+	text, isText := raw.String()
+	switch {
+	case isText != nil:
+	case has(schema, "device"):
+		_, err = deploy.ParseDevice(text)
+	case has(schema, "size") && strings.Trim(text, "0123456789KMGTiB") == "":
+		_, err = deploy.ParseSize(text)
+	}
+	return err
+}
+
 // refuse reports a value that does not fit.
-func (s *shape) refuse(path string, raw cue.Value, word string) {
+func (s *shape) refuse(path string, raw cue.Value, word string, why error) {
 	hint := ""
 	if str, err := raw.String(); err == nil {
-		if w := nearest(str, strings.FieldsFunc(word, func(r rune) bool { return r == ' ' || r == ',' })); w != "" && w != str {
+		if w := nearest(str, choices(word)); w != "" {
 			hint = fmt.Sprintf("did you mean %q?", w)
 		}
 	}
-	s.issue(path, s.places[path].value, "value", fmt.Sprintf("is %s, want %s", show(raw), word), hint)
+	text := "is " + show(raw)
+	if why != nil {
+		text += ": " + why.Error()
+	}
+	s.issue(path, s.places[path].value, "value", text+", want "+word, hint)
 	s.spoilt = append(s.spoilt, path)
 }
 
@@ -130,7 +156,7 @@ func (s *shape) rail(path, pattern string, raw cue.Value) ast.Expr {
 		}
 		s.issue(path, s.places[path].value, "rail_string", fmt.Sprintf("is %s: %v", show(raw), err), "the form is DEVICE[:PORT[:GID[:WEIGHT[:MTU]]]][@EP[;EP…]], as in soft:127.0.0.1 or ibv:mlx5_0:1:3:2")
 	default:
-		s.refuse(path, raw, "a rail: a struct, or a string such as soft:127.0.0.1")
+		s.refuse(path, raw, "a rail: a struct, or a string such as soft:127.0.0.1", nil)
 	}
 	s.spoilt = append(s.spoilt, path)
 	return ast.NewString(fmt.Sprintf("ibv:refused-%d", len(s.spoilt)))
@@ -149,7 +175,7 @@ func (s *shape) list(path, pattern string, raw, schema cue.Value) ast.Expr {
 		v := it.Value()
 		s.note(at, v)
 		if each != "" && v.Err() == nil && v.IsConcrete() && elem.Unify(v).Err() != nil {
-			s.refuse(at, v, each)
+			s.refuse(at, v, each, nil)
 			out.Elts = append(out.Elts, s.sample(elem, len(s.spoilt)))
 			continue
 		}
@@ -235,21 +261,21 @@ func (s *shape) note(path string, v cue.Value) {
 	s.places[path] = p
 }
 
-// find is the place of the first of the paths that the user's file has, or else
-// of the innermost part of the first one that it has.
-func (s *shape) find(paths ...string) token.Pos {
-	for _, p := range paths {
+// find is where a finding stands: at its own path, or else at the first of the near
+// ones that the user's file has, or else at the innermost part of its own path.
+func (s *shape) find(at string, near []string) (string, token.Pos) {
+	for _, p := range append([]string{at}, near...) {
 		if pl, ok := s.places[p]; ok {
-			return pl.value
+			return p, pl.value
 		}
 	}
-	for p := paths[0]; p != ""; {
+	for p := at; p != ""; {
 		p = p[:max(strings.LastIndexAny(p, ".["), 0)]
 		if pl, ok := s.places[p]; ok {
-			return pl.value
+			return at, pl.value
 		}
 	}
-	return s.places[""].value
+	return at, s.places[""].value
 }
 
 // isSpoilt tells whether a path, a part of it or something in it was refused.
@@ -297,6 +323,10 @@ func (s *shape) wanted(schema cue.Value) string {
 		return attribute(schema, "want", "")
 	case has(schema, "size"):
 		return `a number of bytes such as 65536, 64Ki or "64KiB"`
+	case has(schema, "device"):
+		return "soft:ADDR[:PORT] or ibv:DEV, as in soft:127.0.0.1 or ibv:mlx5_0"
+	case attribute(schema, "duration", "") == "positive":
+		return `a length of time above zero, such as "30s" or "500ms"`
 	case has(schema, "duration"):
 		return `a length of time such as "30s" or "500ms"`
 	}
@@ -307,6 +337,17 @@ func (s *shape) wanted(schema cue.Value) string {
 		return "a list"
 	}
 	return schema.IncompleteKind().String()
+}
+
+// choices are the words of "a, b or c".
+func choices(word string) []string {
+	var out []string
+	for _, w := range strings.Split(strings.ReplaceAll(word, " or ", ", "), ", ") {
+		if !strings.ContainsAny(w, " \"") {
+			out = append(out, w)
+		}
+	}
+	return out
 }
 
 func has(v cue.Value, name string) bool {
@@ -368,7 +409,8 @@ func show(v cue.Value) string {
 	if err != nil {
 		return "not a value"
 	}
-	t := strings.Join(strings.Fields(string(b)), " ")
+	t := strings.Join(strings.Fields(strings.ReplaceAll(strings.TrimSpace(string(b)), "\n", ", ")), " ")
+	t = strings.NewReplacer("{, ", "{", ", }", "}", "[, ", "[", ",, ", ", ", ", ]", "]").Replace(t)
 	if r := []rune(t); len(r) > 64 {
 		t = string(r[:60]) + "…"
 	}
