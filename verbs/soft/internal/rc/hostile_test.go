@@ -75,7 +75,7 @@ func attack(t fataler, mem *hostileArena, script []byte) {
 	q := attrs()
 	q.DestQPN, q.Timeout, q.RetryCount, q.RNRRetry = 0x22, 5, 3, uint8(3+4*h.pick(2))
 	q.SQPSN, q.RQPSN = 0xfffffa, 0xfffffc
-	q.MaxRDAtomic, q.MaxDestRDAtomic = h.pick(4), h.pick(4)
+	q.MaxRDAtomic, q.MaxDestRDAtomic = []int{4, 1, 2, 0}[h.pick(4)], []int{4, 1, 16, 0}[h.pick(4)]
 	switch h.pick(8) {
 	case 0:
 		q.Access = verbs.LocalWrite
@@ -85,13 +85,13 @@ func attack(t fataler, mem *hostileArena, script []byte) {
 	v := newVictim(mem, state, q, Config{Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 3},
 		MaxWindow: []int{64, 1, 3, 9}[h.pick(4)], MinRTO: []int64{-1, 1e4}[h.pick(2)]})
 	for h.more() {
-		switch h.pick(8) {
+		switch h.pick(12) {
 		case 0:
 			v.postSend(h)
 		case 1:
 			v.postRecv(h)
 		case 2:
-			v.now += int64(h.byte()) * 5000
+			v.now += int64(h.byte()) * 500
 			v.conn.Tick(v.now, v.out)
 		case 3:
 			v.pump(t)
@@ -133,7 +133,7 @@ func (v *victim) postSend(h *hostileInput) {
 		n = 8
 	}
 	lkey := v.lkLocal
-	if h.pick(8) == 0 {
+	if h.pick(64) == 0 {
 		lkey = 0x999
 	}
 	wr := verbs.SendWR{ID: verbs.WRID(v.sends), Op: op, NumSGE: 1, RemoteAddr: 64, RKey: 5, Flags: verbs.Signaled | verbs.SendFlags(h.pick(8))}
@@ -142,63 +142,120 @@ func (v *victim) postSend(h *hostileInput) {
 }
 
 func (v *victim) postRecv(h *hostileInput) {
-	n := []int{8, 0, 1, 255, 256, 257, 1500}[h.pick(7)]
+	n := []int{600, 2000, 2000, 255, 256, 257, 1500}[h.pick(7)]
 	lkey := v.lkLocal
-	if h.pick(8) == 0 {
+	if h.pick(64) == 0 {
 		lkey = 0x999
 	}
 	k, _ := v.conn.PostRecv([]verbs.RecvWR{{ID: verbs.WRID(v.recvs), NumSGE: 1}}, []verbs.SGE{{Addr: verbs.AddrOf(v.local), Length: uint32(n), LKey: lkey}})
 	v.recvs += k
 }
 
-// packet makes one up: often almost right, as only such get far.
+// packet makes one up: mostly one that could be, as only such get far, with at most
+// one thing wrong.
 func (v *victim) packet(h *hostileInput) {
-	var p wire.Packet
-	for !p.Opcode.Known() || p.Opcode == 0 && h.more() {
-		p.Opcode = wire.Opcode(h.pick(32))
-		if p.Opcode == 0 {
-			break
-		}
-	}
-	p.PKey, p.DestQPN = 0xffff, 0x11
-	base := v.conn.epsn
-	if p.Opcode.Response() {
-		base = v.conn.una
-	}
-	switch x := h.byte(); {
-	case x < 160:
-		p.PSN = base
-	case x < 250:
-		p.PSN = base.Add(uint32(int32(int8(h.byte()) / 8)))
-	default:
+	p := wire.Packet{PKey: 0xffff, DestQPN: 0x11, RKey: v.rkOpen, VA: verbs.AddrOf(v.open), Syndrome: 0x1f}
+	f := h.byte()
+	p.AckReq, p.Solicited, p.MSN = f&1 != 0, f&2 != 0, uint32(f)
+	n := v.plausible(&p, h)
+	switch h.byte() {
+	case 0:
 		p.PSN = wire.PSN(uint32(h.byte())<<16 | uint32(h.byte())<<8 | uint32(h.byte()))
+	case 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26:
+		p.PSN = p.PSN.Add(uint32(int32(int8(h.byte()) / 8)))
+	case 27:
+		n = []int{256, 256, 8, 0, 1, 255, 257, 100, 4096}[h.pick(9)]
+	case 28:
+		p.Length = []uint32{0, 8, 256, 300, 512, 1024, 1 << 31, 1<<31 + 1, 1<<32 - 1}[h.pick(9)]
+	case 29:
+		p.RKey = []uint32{v.rkSecret, v.rkReadOnly, 0, v.lkSecret, 0xffffffff}[h.pick(5)]
+		p.VA = verbs.AddrOf(v.secret)
+	case 30:
+		p.VA = []uint64{p.VA + 8, p.VA + 3, p.VA + hostileBytes - 8, p.VA + hostileBytes, p.VA - 1, 0, 1<<64 - 1}[h.pick(7)]
+	case 31:
+		p.Syndrome = []uint8{0x00, 0x60, 0x61, 0x62, 0x63, 0x64, 0x20, 0x21, 0x3f, 0x40, 0x7f, 0xff}[h.pick(12)]
+	case 32:
+		if op := wire.Opcode(h.pick(32)); op.Known() {
+			p.Opcode = op
+		}
+	case 33:
+		p.PKey = 0x7f00
+	case 34:
+		p.DestQPN = 0x12
 	}
-	n := []int{256, 256, 8, 0, 1, 255, 257, 100, 4096}[h.pick(9)]
 	p.Payload = make([]byte, n)
 	for i := range p.Payload {
 		p.Payload[i] = 0xee
 	}
 	p.Pad = uint8(-n & 3)
-	p.Length = []uint32{uint32(n), uint32(n), 0, 8, 256, 300, 512, 1024, 1 << 31, 1<<31 + 1, 1<<32 - 1}[h.pick(11)]
-	p.RKey = []uint32{v.rkOpen, v.rkOpen, v.rkOpen, v.rkSecret, v.rkReadOnly, 0, v.lkSecret, 0xffffffff}[h.pick(8)]
-	addr := verbs.AddrOf(v.open)
-	if p.RKey == v.rkSecret || p.RKey == v.rkReadOnly {
-		addr = verbs.AddrOf(v.secret)
-	}
-	p.VA = []uint64{addr, addr, addr + 8, addr + 3, addr + hostileBytes - 8, addr + hostileBytes, addr - 1, 0, 1<<64 - 1}[h.pick(9)]
-	p.Syndrome = []uint8{0x1f, 0x1f, 0x00, 0x60, 0x61, 0x62, 0x63, 0x64, 0x20, 0x21, 0x3f, 0x40, 0x7f, 0xff}[h.pick(14)]
-	f := h.byte()
-	p.AckReq, p.Solicited, p.MSN = f&1 != 0, f&2 != 0, uint32(f)
-	if f&0x1c == 0 {
-		p.PKey = 0x7f00
-	}
-	if f&0xe0 == 0xe0 {
-		p.DestQPN = 0x12
-	}
-	if p.Opcode.Headers()&wire.HasPayload == 0 && f&4 == 0 {
-		p.Payload, p.Pad = nil, 0
-	}
 	v.conn.Step(v.now, &p, v.out)
+}
+
+// plausible makes a packet that a well-behaved peer might send now; it returns the
+// length of its payload.
+func (v *victim) plausible(p *wire.Packet, h *hostileInput) int {
+	c := v.conn
+	mtu := int(c.mtu)
+	if h.pick(2) == 0 && c.top != c.una {
+		p.PSN = c.una.Add(uint32(h.byte()) % c.top.Sub(c.una))
+		if h.pick(2) == 0 {
+			p.PSN = c.una
+		}
+		w := c.find(p.PSN)
+		switch x := h.pick(16); {
+		case x == 0:
+			p.Opcode, p.Syndrome = wire.Acknowledge, wire.NAKSequence
+		case x == 1:
+			p.Opcode, p.Syndrome = wire.Acknowledge, 0x21
+		case w.op == verbs.OpRead && x < 13:
+			p.Opcode = wire.ReadResponseFirst + wire.Opcode(h.pick(4))
+			return int(min(c.mtu, w.length-p.PSN.Sub(w.psn)<<c.mtuShift))
+		case w.answered() && x < 13:
+			p.Opcode = wire.AtomicAcknowledge
+		default:
+			p.Opcode = wire.Acknowledge
+		}
+		return 0
+	}
+	p.PSN = c.epsn
+	if h.pick(4) == 0 {
+		p.PSN = p.PSN.Add(wire.PSNMask - uint32(h.pick(6))) // a repeated one
+	}
+	n := []int{256, 8, 1, 0, 255, 100}[h.pick(6)]
+	imm := wire.Opcode(h.pick(2))
+	switch {
+	case c.message == kindSend:
+		p.Opcode = []wire.Opcode{wire.SendMiddle, wire.SendLast + imm}[h.pick(2)]
+	case c.message == kindWrite:
+		p.Opcode = wire.WriteMiddle
+		if int(c.left) <= mtu {
+			p.Opcode = wire.WriteLast + imm
+			return int(c.left)
+		}
+	default:
+		switch h.pick(8) {
+		case 0:
+			p.Opcode = wire.SendFirst
+		case 1:
+			p.Opcode = wire.SendOnly + imm
+			return n
+		case 2:
+			p.Opcode, p.Length = wire.WriteFirst, uint32(mtu+1+h.pick(600))
+		case 3:
+			p.Opcode, p.Length = wire.WriteOnly+imm, uint32(n)
+			return n
+		case 4, 5:
+			p.Opcode, p.Length = wire.ReadRequest, uint32(n*(1+h.pick(5)))
+			return 0
+		default:
+			p.Opcode, p.SwapAdd = wire.FetchAdd-imm, 1
+			return 0
+		}
+	}
+	if requestOps[p.Opcode].last {
+		return max(n, 1)
+	}
+	return mtu
 }
 
 func (v *victim) pump(t fataler) {

@@ -76,8 +76,7 @@ type side struct {
 	recvPosted, recvAt int
 	recvSize           int
 
-	next  int // next work request to post
-	taken int // completions seen
+	next int // next work request to post
 }
 
 type posted struct {

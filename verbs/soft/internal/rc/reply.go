@@ -57,23 +57,23 @@ func (q *replyQueue) pop() {
 }
 
 // insert puts a repeated answer in its place and drops those that it overlaps; the
-// peer has gone back and asks for them again. It reports false when r is already
-// there in full or there is no room.
-func (q *replyQueue) insert(r reply) bool {
+// peer has gone back and asks for them again. Nothing changes when all of r is still
+// to be sent anyway, or when there is no room.
+func (q *replyQueue) insert(r reply) {
 	i := 0
 	for i < len(q.list) && q.list[i].end.Diff(r.psn) <= 0 {
 		i++
 	}
 	j := i
 	for j < len(q.list) && q.list[j].psn.Before(r.end) {
-		if o := &q.list[j]; o.psn == r.psn && o.end == r.end && o.first {
-			return false
+		if o := &q.list[j]; o.psn.Diff(r.psn) <= 0 && r.end.Diff(o.end) <= 0 {
+			return
 		}
 		j++
 	}
 	if i == j {
 		if q.full() {
-			return false
+			return
 		}
 		q.list = q.list[:len(q.list)+1]
 		copy(q.list[i+1:], q.list[i:])
@@ -82,7 +82,6 @@ func (q *replyQueue) insert(r reply) bool {
 		q.list = q.list[:i+1+n]
 	}
 	q.list[i] = r
-	return true
 }
 
 // atomicRing keeps the results of the last atomics, for repeated requests.

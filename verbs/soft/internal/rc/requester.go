@@ -134,7 +134,7 @@ func (c *Conn) pumpRequests(now int64, out *Output) (more bool) {
 		before := c.nxt
 		switch {
 		case w.op <= verbs.OpWriteImm:
-			c.sendData(w, flight, out)
+			c.sendData(w, out)
 		case c.reads.full():
 			c.win.limited = false
 			return false
@@ -170,7 +170,6 @@ func (c *Conn) start(w *sendWQE) bool {
 	if c.attr.State == verbs.QPSQD || w.flags&verbs.Fence != 0 && c.reads.n > 0 {
 		return false
 	}
-	c.sendAt = position{}
 	if w.answered() {
 		if c.attr.MaxRDAtomic == 0 {
 			c.localErr = verbs.WCLocQPOp
@@ -193,7 +192,7 @@ func (c *Conn) start(w *sendWQE) bool {
 }
 
 // sendData puts out the next packet of a SEND or WRITE.
-func (c *Conn) sendData(w *sendWQE, flight uint32, out *Output) {
+func (c *Conn) sendData(w *sendWQE, out *Output) {
 	off := c.nxt.Sub(w.psn) << c.mtuShift
 	n := min(c.mtu, w.length-off)
 	from := len(out.frags)
@@ -217,9 +216,9 @@ func (c *Conn) sendData(w *sendWQE, flight uint32, out *Output) {
 	if last && w.flags&verbs.Solicited != 0 && w.op != verbs.OpWrite {
 		flags |= wire.FlagSolicited
 	}
-	// An answer is asked for at the end of a message, four times a window, where
-	// the window ends, and after a loss.
-	ask := last || c.ask || c.unasked+1 >= c.win.size>>2 || flight+1 >= c.win.size
+	// An answer is asked for at the end of a message, four times a window (always
+	// when that is below 8) and after a loss.
+	ask := last || c.ask || c.unasked+1 >= c.win.size>>2
 	c.ask = false
 	if ask {
 		c.unasked = 0
