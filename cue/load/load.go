@@ -73,11 +73,13 @@ func check(path string, src []byte, rep *Report) (*deploy.Deployment, error) {
 			Hint:    fmt.Sprintf("begin it with: import %q, and a line schemas.#Deployment", SchemaImport)}}
 		return nil, nil
 	}
-	s := &shape{file: path, schema: schema, ctx: e.ctx, places: map[string]place{"": {embed, embed}}, fields: map[string]fields{}, home: homes(schema)}
+	s := &shape{file: path, schema: schema, ctx: e.ctx, texts: map[string]string{},
+		places: map[string]place{"": {embed, embed}}, fields: map[string]fields{}, home: homes(schema)}
 	data := s.root(raw)
 	rep.Errors = s.issues
 	dep := schema.LookupPath(cue.ParsePath("#Deployment")).Unify(e.ctx.BuildExpr(data))
 	broken := s.rules(dep, rep)
+	s.effects(rep)
 	if len(rep.Errors) > 0 {
 		return nil, nil
 	}

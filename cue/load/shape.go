@@ -22,6 +22,7 @@ type shape struct {
 
 	issues []Issue
 	places map[string]place  // of every path that the user's file has
+	texts  map[string]string // the values of those that are texts
 	spoilt []string          // paths whose value is not what the user meant
 	fields map[string]fields // of a struct of the schema, by its pattern
 	home   map[string]string // where a field name belongs, by name
@@ -259,6 +260,9 @@ func (s *shape) note(path string, v cue.Value) {
 		p.label, p.value = f.Label.Pos(), f.Value.Pos()
 	}
 	s.places[path] = p
+	if t, err := v.String(); err == nil {
+		s.texts[path] = t
+	}
 }
 
 // find is where a finding stands: at its own path, or else at the first of the near

@@ -1,0 +1,68 @@
+package load
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// without lists the fields that the schema accepts and no code reads yet, by
+// pattern ([] for every index); a name stands for all that is in it. With a value,
+// only that value has no effect. An entry goes when its code comes.
+var without = []struct{ pattern, value, then string }{
+	{"tables", "", "there is no parameter store yet"},
+	{"jobs", "", "there is no `rs run` yet; use `rs read`"},
+	{"profile", "", "no process writes profiles yet"},
+	{"rebuild", "", "a lane that fails stays down until the client reconnects"},
+	{"retry", "", "requests are tried once"},
+	{"control.store", "etcd", "only bbolt and memory are there yet"},
+	{"control.endpoints", "", "the etcd store is not there yet"},
+	{"lanes.asyncDepth", "", "there are no asynchronous streams yet"},
+	{"lanes.getResponseMode", "", "there is no parameter store yet"},
+	{"lanes.putProtocolVersion", "", "there is no parameter store yet"},
+	{"lanes.putV2TransferMode", "", "there is no parameter store yet"},
+	{"health.probeAfter", "", "requests do not ask for a shard's health yet"},
+	{"health.probeInterval", "", "requests do not ask for a shard's health yet"},
+	{"health.probeTimeout", "", "requests do not ask for a shard's health yet"},
+	{"server.threads", "", "a shard has one polling thread a rail"},
+	{"server.getWorkers", "", "there is no parameter store yet"},
+	{"server.coroutinesPerThread", "", "a shard has one polling thread a rail"},
+	{"objects.directIO", "", "files are read and written through the page cache"},
+	{"reader.weights", "measured", "rails carry what their weights say"},
+	{"shards[].store", "", "there is no parameter store yet"},
+	{"hosts[].rails[].faults", "", "the soft provider plays no fault scripts yet"},
+	{"hosts[].rails[].caps", "", "a soft device has its own limits"},
+	{"hosts[].rails[].gids", "", "a soft device has the GID of its address"},
+	{"hosts[].rails[].activeMTU", "", "a soft device takes it from its net device"},
+}
+
+var anyIndex = regexp.MustCompile(`\[[0-9]+\]`)
+
+// effects warns of every field of the recipe that has no effect.
+func (s *shape) effects(rep *Report) {
+	for path, pl := range s.places {
+		pattern := anyIndex.ReplaceAllString(path, "[]")
+		for _, w := range without {
+			if pattern != w.pattern || w.value != "" && s.texts[path] != w.value || s.isSpoilt(path) {
+				continue
+			}
+			what := "has no effect yet"
+			if w.value != "" {
+				what = fmt.Sprintf("%q %s", w.value, what)
+			}
+			s.warn(rep, s.located(Issue{Path: path, Rule: "no_effect", Message: what, Hint: w.then}, pl.label))
+		}
+	}
+}
+
+// warn adds a warning once for each place.
+func (s *shape) warn(rep *Report, is Issue) {
+	for _, old := range rep.Warnings {
+		if old.Rule == is.Rule && old.Line == is.Line && old.Column == is.Column && pathTail(old.Path) == pathTail(is.Path) {
+			return
+		}
+	}
+	rep.Warnings = append(rep.Warnings, is)
+}
+
+func pathTail(p string) string { return p[strings.LastIndexByte(p, '.')+1:] }
