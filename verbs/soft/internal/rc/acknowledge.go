@@ -129,7 +129,7 @@ func (c *Conn) progress(now int64, n uint32) {
 		c.nxt = c.una
 		c.sq.cur = c.sq.head
 		c.sendAt = position{}
-		c.reads.sent = 0
+		c.win.early()
 	}
 	c.reads.answered(c.una)
 	c.gap = false

@@ -63,7 +63,11 @@ func (c *Conn) restartEarly(now int64) {
 	if c.cfg.MinRTO < 0 {
 		return
 	}
-	rto := max(t.srtt+4*t.rttvar, c.cfg.MinRTO) << t.backoff
+	rto := max(t.srtt+4*t.rttvar, c.cfg.MinRTO)
+	if t.srtt == 0 {
+		rto *= 4 // nothing is known of this peer, and the first packet is often slow
+	}
+	rto <<= t.backoff
 	if to := c.ackTimeout(); to == 0 || rto < to {
 		t.early = now + rto
 	}

@@ -18,6 +18,9 @@ type window struct {
 	recover   wire.PSN // losses before this PSN have been answered already
 	lost      bool     // recover is valid
 	limited   bool     // the window, and nothing else, held packets back lately
+
+	// What the last timeout changed, until the next change.
+	sizeWas, thresholdWas uint32
 }
 
 func (w *window) init(initial, most int) {
@@ -30,6 +33,7 @@ func (w *window) arrived(n uint32, una wire.PSN) {
 	if w.lost && !una.Before(w.recover) {
 		w.lost = false
 	}
+	w.sizeWas = 0
 	if !w.limited || w.size >= w.max {
 		return
 	}
@@ -52,13 +56,26 @@ func (w *window) loss(una, top wire.PSN) {
 	w.threshold = max(w.size/2, min(minWindow, w.max))
 	w.size = w.threshold
 	w.credit, w.recover, w.lost, w.limited = 0, top, true, false
+	w.sizeWas = 0
 }
 
 // timeout notes that nothing came back at all.
 func (w *window) timeout(una, top wire.PSN) {
+	if w.sizeWas == 0 {
+		w.sizeWas, w.thresholdWas = w.size, w.threshold
+	}
 	if !w.lost || !una.Before(w.recover) {
 		w.threshold = max(w.size/2, min(minWindow, w.max))
 	}
 	w.size = min(minWindow, w.max)
 	w.credit, w.recover, w.lost, w.limited = 0, top, true, false
+}
+
+// early notes, before arrived, that answers come to what was not sent again since the
+// last timeout: they were only late, as happens when a processor is taken away for
+// some milliseconds.
+func (w *window) early() {
+	if w.sizeWas != 0 {
+		w.size, w.threshold, w.lost = w.sizeWas, w.thresholdWas, false
+	}
 }
