@@ -53,7 +53,8 @@ var layers = map[string][]string{
 	"bin/rs": {"bin/rs/cmd"},
 
 	// Level 5.
-	"tests": {"bin/rs/cmd"},
+	"tests":     {"bin/rs/cmd"},
+	"tests/rxe": {},
 }
 
 // Packages that only tests may import.

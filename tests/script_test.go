@@ -96,7 +96,7 @@ func newSandbox(dir string) (*sandbox, error) {
 			return nil, err
 		}
 		if !portRE.Match(text) {
-			return nil, fmt.Errorf("%s: no line %s", r, portRE)
+			text = append(text, "\ncontrol: port: 0\n"...)
 		}
 		text = portRE.ReplaceAll(text, []byte("${1}"+strconv.Itoa(port)))
 		if err := os.WriteFile(filepath.Join(dir, "recipes", filepath.Base(r)), text, 0o644); err != nil {
@@ -239,14 +239,14 @@ func cmdKillShard(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// ended says that a process is gone or a zombie.
+// ended says that a process is gone, or a zombie whose threads are all gone.
 func ended(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return true
 	}
-	i := bytes.LastIndexByte(b, ')')
-	return i >= 0 && i+2 < len(b) && b[i+2] == 'Z'
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	return len(f) > 17 && string(f[0]) == "Z" && string(f[17]) <= "1"
 }
 
 func poll(most time.Duration, cond func() bool) bool {

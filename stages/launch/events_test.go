@@ -154,17 +154,25 @@ func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("1 (a b) c) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 77 0 0"))
 	f.Add([]byte(")"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, state, err := parseStat(b)
-		if err == nil && state == 0 {
+		s, err := parseStat(b)
+		if err == nil && s.state == 0 {
 			t.Error("no state and no error")
 		}
 	})
 }
 
 func TestParseStat(t *testing.T) {
-	start, state, err := parseStat([]byte("1 (a b) c) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 77 0 0"))
-	if err != nil || start != 77 || state != 'S' {
-		t.Errorf("%d %c %v, want 77 S", start, state, err)
+	s, err := parseStat([]byte("1 (a b) c) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 9 0 77 0 0"))
+	if err != nil || s != (stat{start: 77, state: 'S', threads: 9}) {
+		t.Errorf("%+v %v", s, err)
+	}
+	for _, tc := range []struct {
+		s    stat
+		want bool
+	}{{stat{state: 'S', threads: 1}, false}, {stat{state: 'Z', threads: 3}, false}, {stat{state: 'Z', threads: 1}, true}, {stat{state: 'X'}, true}} {
+		if tc.s.ended() != tc.want {
+			t.Errorf("%+v ended: %v", tc.s, !tc.want)
+		}
 	}
 }
 

@@ -230,7 +230,7 @@ func shardProcesses(t testing.TB, f Folder) int {
 		if err != nil || !strings.Contains(string(b), "\x00serve\x00--state\x00"+f.root()+"\x00") {
 			continue
 		}
-		if _, state, err := procStat(pid); err == nil && state != 'Z' {
+		if s, err := procStat(pid); err == nil && !s.ended() {
 			n++
 		}
 	}

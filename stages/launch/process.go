@@ -23,15 +23,21 @@ type process struct {
 
 // self is the calling process.
 func self() (process, error) {
-	start, _, err := procStat(os.Getpid())
-	return process{pid: os.Getpid(), start: start}, err
+	s, err := procStat(os.Getpid())
+	return process{pid: os.Getpid(), start: s.start}, err
 }
 
-// procStat reads a process's start time and state letter from /proc/PID/stat.
-func procStat(pid int) (start uint64, state byte, err error) {
+// stat is what /proc/PID/stat says of a process that matters here.
+type stat struct {
+	start   uint64 // clock ticks since boot
+	state   byte   // R, S, ..., Z
+	threads int    // that have not ended, the first one included
+}
+
+func procStat(pid int) (stat, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, 0, err
+		return stat{}, err
 	}
 	return parseStat(b)
 }
@@ -39,28 +45,37 @@ func procStat(pid int) (start uint64, state byte, err error) {
 // parseStat takes the text of /proc/PID/stat. The second field is the command's
 // name in parentheses and may itself have spaces and parentheses, so fields are
 // counted from the last one.
-func parseStat(b []byte) (start uint64, state byte, err error) {
+func parseStat(b []byte) (s stat, err error) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
-		return 0, 0, errors.New("process stat: no command name")
+		return stat{}, errors.New("process stat: no command name")
 	}
 	f := strings.Fields(string(b[i+1:]))
-	const stateField, startField = 0, 19 // fields 3 and 22 of proc_pid_stat(5)
+	const stateField, threadsField, startField = 0, 17, 19 // fields 3, 20 and 22 of proc_pid_stat(5)
 	if len(f) <= startField || len(f[stateField]) != 1 {
-		return 0, 0, errors.New("process stat: too few fields")
+		return stat{}, errors.New("process stat: too few fields")
 	}
-	start, err = strconv.ParseUint(f[startField], 10, 64)
-	if err != nil {
-		return 0, 0, fmt.Errorf("process stat: start time: %w", err)
+	s.state = f[stateField][0]
+	if s.threads, err = strconv.Atoi(f[threadsField]); err != nil {
+		return stat{}, fmt.Errorf("process stat: threads: %w", err)
 	}
-	return start, f[stateField][0], nil
+	if s.start, err = strconv.ParseUint(f[startField], 10, 64); err != nil {
+		return stat{}, fmt.Errorf("process stat: start time: %w", err)
+	}
+	return s, nil
 }
 
-// running says whether the process exists and has not ended; a zombie has: its
-// descriptors are closed and its ports are free.
+// ended says whether nothing of the process runs any more. Its first thread can
+// be a zombie while others still hold its descriptors; only when they have gone
+// too are its ports free.
+func (s stat) ended() bool {
+	return (s.state == 'Z' || s.state == 'X') && s.threads <= 1
+}
+
+// running says whether the process exists and has not ended.
 func (p process) running() bool {
-	start, state, err := procStat(p.pid)
-	return err == nil && start == p.start && state != 'Z' && state != 'X'
+	s, err := procStat(p.pid)
+	return err == nil && s.start == p.start && !s.ended()
 }
 
 // startedAt is the wall clock time of the start, from the boot time.
@@ -95,8 +110,8 @@ func (p process) signal(sig os.Signal, path string) error {
 	if err != nil {
 		return err
 	}
-	start, _, err := procStat(p.pid)
-	if err != nil || start != p.start || !holdsLock(p.pid, id) {
+	s, err := procStat(p.pid)
+	if err != nil || s.start != p.start || !holdsLock(p.pid, id) {
 		return os.ErrProcessDone
 	}
 	return h.Signal(sig)
@@ -123,8 +138,8 @@ func holders(path string, first int) (found []process, hidden int, err error) {
 		return nil, 0, err
 	}
 	if first > 0 && holdsLock(first, id) {
-		if start, _, err := procStat(first); err == nil {
-			return []process{{pid: first, start: start}}, 0, nil
+		if s, err := procStat(first); err == nil {
+			return []process{{pid: first, start: s.start}}, 0, nil
 		}
 	}
 	entries, err := os.ReadDir("/proc")
@@ -137,7 +152,7 @@ func holders(path string, first int) (found []process, hidden int, err error) {
 		if err != nil || pid == me {
 			continue
 		}
-		start, _, err := procStat(pid)
+		s, err := procStat(pid)
 		if err != nil {
 			continue
 		}
@@ -146,7 +161,7 @@ func holders(path string, first int) (found []process, hidden int, err error) {
 			continue
 		}
 		if holdsLock(pid, id) {
-			found = append(found, process{pid: pid, start: start})
+			found = append(found, process{pid: pid, start: s.start})
 		}
 	}
 	return found, hidden, nil

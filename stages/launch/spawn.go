@@ -89,11 +89,12 @@ func (f Folder) spawn(shard int, program Program) (*child, error) {
 	}
 	c := &child{shard: shard, proc: process{pid: cmd.Process.Pid}, log: st.Size()}
 	// The child stays ours to reap, so its id cannot be reused before that.
-	c.proc.start, _, err = procStat(c.proc.pid)
+	ps, err := procStat(c.proc.pid)
 	_ = cmd.Process.Release()
 	if err != nil {
 		return c, fail(fmt.Errorf("process %d: %w", c.proc.pid, err))
 	}
+	c.proc.start = ps.start
 	return c, nil
 }
 

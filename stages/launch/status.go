@@ -59,7 +59,7 @@ func (f Folder) Status(ctx context.Context, control Control) (*ctrl.Status, erro
 	if err != nil {
 		return nil, err
 	}
-	procs, err := f.survey(r.Deployment)
+	procs, err := f.survey(ctx, r.Deployment)
 	if err != nil {
 		return nil, err
 	}
@@ -82,20 +82,39 @@ const controlShard = 0
 
 // shardProc is what the operating system knows of a shard.
 type shardProc struct {
-	held  bool // a process holds the shard's lock
-	proc  process
-	since time.Time
+	held   bool // a process holds the shard's lock
+	proc   process
+	since  time.Time
+	hidden bool // there are processes that this user may not look at
 }
 
+// unsure is a lock that is held by no process that can be seen although all can
+// be: one that is between fork and exec, or between its last signal and its end.
+func (p shardProc) unsure() bool { return p.held && p.proc.pid == 0 && !p.hidden }
+
+// settle is how long survey waits for such a process to become one thing or the
+// other.
+const settle = 500 * time.Millisecond
+
 // survey looks for the process of every shard of the deployment.
-func (f Folder) survey(d *deploy.Deployment) (map[int]shardProc, error) {
+func (f Folder) survey(ctx context.Context, d *deploy.Deployment) (map[int]shardProc, error) {
 	out := make(map[int]shardProc, len(d.Shards))
-	for i := range d.Shards {
-		p, err := f.look(d.Shards[i].ID)
-		if err != nil {
-			return nil, err
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	err := until(ctx, func() (bool, error) {
+		sure := true
+		for i := range d.Shards {
+			p, err := f.look(d.Shards[i].ID)
+			if err != nil {
+				return false, err
+			}
+			out[d.Shards[i].ID] = p
+			sure = sure && !p.unsure()
 		}
-		out[d.Shards[i].ID] = p
+		return sure, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return nil, err
 	}
 	return out, nil
 }
@@ -113,10 +132,11 @@ func (f Folder) look(shard int) (shardProc, error) {
 	}
 	out := shardProc{held: true}
 	rec, ok := f.readRecord(shard)
-	found, _, err := holders(path, rec.PID)
+	found, hidden, err := holders(path, rec.PID)
 	if err != nil {
 		return out, stateError(path, err)
 	}
+	out.hidden = hidden > 0
 	if len(found) == 0 {
 		return out, nil
 	}

@@ -163,13 +163,13 @@ func (u *upRun) wait(ctx context.Context) (*ctrl.Status, error) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-timeout.C:
-			return nil, u.late(last)
+			return nil, u.late(ctx, last)
 		case <-tick.C:
 			if err := u.childEnded(); err != nil {
 				return nil, err
 			}
 		case last = <-answers:
-			procs, err := u.f.survey(d)
+			procs, err := u.f.survey(ctx, d)
 			if err != nil {
 				return nil, err
 			}
@@ -246,9 +246,9 @@ func (e notReady) Unwrap() []error { return []error{e.error, ErrNotReady} }
 
 // late is the error of a time that is over: what every shard that does not serve
 // was last seen doing.
-func (u *upRun) late(last answer) error {
+func (u *upRun) late(ctx context.Context, last answer) error {
 	d := u.cfg.Deployment
-	procs, err := u.f.survey(d)
+	procs, err := u.f.survey(ctx, d)
 	if err != nil {
 		return err
 	}

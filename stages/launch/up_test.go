@@ -387,7 +387,11 @@ func TestDownSparesReusedPID(t *testing.T) {
 	}
 	defer func() { _ = innocent.Process.Kill(); _ = innocent.Wait() }()
 	who := process{pid: innocent.Process.Pid}
-	who.start, _, _ = procStat(who.pid)
+	st, err := procStat(who.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who.start = st.start
 	lie := fmt.Sprintf(`{"shard":0,"pid":%d,"start_ticks":%d}`, who.pid, who.start)
 
 	f := newFolder(t, "d")

@@ -66,6 +66,7 @@ Examples:
 		ExitErrHandler: func(context.Context, *cli.Command, error) {},
 		Commands: []*cli.Command{
 			a.vetCommand(),
+			a.planCommand(),
 			a.schemaCommand(),
 			a.upCommand(),
 			a.statusCommand(),

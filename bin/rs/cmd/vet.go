@@ -47,7 +47,7 @@ func (a *app) vet(_ context.Context, c *cli.Command) error {
 	}
 	var errs []error
 	for _, path := range recipes {
-		_, rep, err := load.Load(path, load.Options{})
+		d, rep, err := load.Load(path, load.Options{})
 		if rep == nil {
 			errs = append(errs, notARecipe(err))
 			continue
@@ -71,6 +71,11 @@ func (a *app) vet(_ context.Context, c *cli.Command) error {
 		}
 		if c.Bool(flagVerbose) && !a.json {
 			a.printIssues(rep.Warnings)
+			if d != nil {
+				p := planOf(d)
+				a.printf("%s: %s, %d shards on %d hosts, digest %.12s\n\n", path, p.Deployment, len(p.Shards), len(p.Hosts), p.Digest)
+				a.printBudget(p)
+			}
 		}
 	}
 	return errors.Join(errs...)
