@@ -86,8 +86,9 @@ func allocate(ctx context.Context, scope *pipeline.Scope, in AllocateInput) (*Se
 func (s *Set) allocateRail(scope *pipeline.Scope, r *Rail) error {
 	lim := r.Ctx.Attr()
 	// Every QP of every peer may complete into the rail's one CQ at once; it must
-	// not overrun. A peer may put all its QPs on this rail.
-	depth := max(1, s.Demand.CQEs*max(s.Demand.QPs, len(s.Rails))*s.Demand.MaxPeers)
+	// not overrun. A peer may put all its QPs on this rail. The one more is for
+	// completions of a destroyed QP that are unpolled when its successor works.
+	depth := max(1, s.Demand.CQEs*(max(s.Demand.QPs, len(s.Rails))*s.Demand.MaxPeers+1))
 	if depth > lim.MaxCQE {
 		return fmt.Errorf("%s: %d peers with %d QPs of %d completions need a CQ of %d, the device allows %d; lower lanes.maxClients, lanes.qpsPerClientPerShard or lanes.slotsPerQP",
 			r.Ctx.Name(), s.Demand.MaxPeers, s.Demand.QPs, s.Demand.CQEs, depth, lim.MaxCQE)
