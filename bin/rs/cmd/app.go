@@ -143,7 +143,7 @@ func (a *app) paintErr(sgr, s string) string {
 // paintState gives the state of a shard or rail its colour.
 func (a *app) paintState(s string) string {
 	switch s {
-	case "serving", "up", "active":
+	case "serving", "active":
 		return a.paint(green, s)
 	case "dead", "down", "unreachable":
 		return a.paint(red, s)

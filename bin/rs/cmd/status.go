@@ -108,7 +108,7 @@ func (a *app) printStatus(st *ctrl.Status) {
 }
 
 // railUp is the state of a rail that carries traffic.
-const railUp = "up"
+const railUp = "active"
 
 func orDash(s string) string {
 	if s == "" {
