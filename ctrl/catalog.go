@@ -66,13 +66,18 @@ func (c *Catalog) read(key ObjectKey) (e entry, err error) {
 			return e, fmt.Errorf("%s: stored metadata: %w", key, err)
 		}
 	}
-	if e.counter != nil {
-		if len(e.counter) != 16 {
-			return e, fmt.Errorf("%s: stored generation: %d bytes, want 16", key, len(e.counter))
-		}
-		e.reserved, e.committed = binary.BigEndian.Uint64(e.counter), binary.BigEndian.Uint64(e.counter[8:])
+	e.reserved, e.committed, err = decodeCounter(key, e.counter)
+	return e, err
+}
+
+func decodeCounter(key ObjectKey, b []byte) (reserved, committed uint64, err error) {
+	switch len(b) {
+	case 0:
+		return 0, 0, nil
+	case 16:
+		return binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), nil
 	}
-	return e, nil
+	return 0, 0, fmt.Errorf("%s: stored generation: %d bytes, want 16", key, len(b))
 }
 
 func encodeCounter(reserved, committed uint64) []byte {
@@ -100,7 +105,7 @@ func decodeObject(object, stripes []byte) (Object, error) {
 func (c *Catalog) change(key ObjectKey, f func(e entry) ([]Change, error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for range 16 {
+	for range tries {
 		e, err := c.read(key)
 		if err != nil {
 			return err
@@ -114,7 +119,7 @@ func (c *Catalog) change(key ObjectKey, f func(e entry) ([]Change, error)) error
 			return err
 		}
 	}
-	return &ConflictError{Key: key, Reason: "others change it all the time: try again"}
+	return errBusy(key)
 }
 
 // Lookup gives an object with its stripes.
@@ -134,11 +139,33 @@ func (c *Catalog) Begin(key ObjectKey) (generation uint64, err error) {
 	if err := key.Validate(); err != nil {
 		return 0, err
 	}
-	err = c.change(key, func(e entry) ([]Change, error) {
-		generation = max(e.reserved, e.committed) + 1
-		return []Change{{key.path("g/"), encodeCounter(generation, e.committed)}}, nil
-	})
-	return generation, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	path := key.path("g/")
+	for range tries {
+		b, _, err := c.store.Get(path)
+		if err != nil {
+			return 0, err
+		}
+		reserved, committed, err := decodeCounter(key, b)
+		if err != nil {
+			return 0, err
+		}
+		generation = max(reserved, committed) + 1
+		err = c.store.Apply([]Cond{{path, b}}, []Change{{path, encodeCounter(generation, committed)}})
+		if !errors.Is(err, ErrChanged) {
+			return generation, err
+		}
+	}
+	return 0, errBusy(key)
+}
+
+// tries bounds how often a change starts again because another process that
+// writes to the same store came between.
+const tries = 16
+
+func errBusy(key ObjectKey) error {
+	return &ConflictError{Key: key, Reason: "others change it all the time: try again"}
 }
 
 // Commit makes o the object of its key, if the present generation is expect: 0

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ type Client struct {
 	mu      sync.Mutex
 	closed  bool
 	session *session // nil before Join and after Leave
+	name    string   // this end in errors: the id that it joined as last
 }
 
 const (
@@ -57,7 +59,7 @@ const (
 func Dial(ctx context.Context, addr string, id Identity, opts ClientOptions) (*Client, error) {
 	opts.Timeout = cmp.Or(opts.Timeout, 30*time.Second)
 	opts.Probe = cmp.Or(opts.Probe, time.Second)
-	c := &Client{addr: addr, id: id, opts: opts}
+	c := &Client{addr: addr, id: id, opts: opts, name: fmt.Sprintf("process %d", os.Getpid())}
 	creds, err := opts.TLS.client()
 	if err != nil {
 		return nil, c.fail("dial", pipeline.Nowhere, err)
@@ -129,10 +131,7 @@ func (c *Client) member() (*session, error) {
 func (c *Client) me() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.session != nil {
-		return string(c.session.info.ID)
-	}
-	return fmt.Sprintf("process %d", os.Getpid())
+	return c.name
 }
 
 // fail puts both ends, and a hint where there is one, on an error.
@@ -149,6 +148,11 @@ func (c *Client) failAs(me, op string, w pipeline.Where, err error) error {
 	var h interface{ Hint() string }
 	if errors.As(err, &h) {
 		pe.Hint = h.Hint()
+	}
+	// A server that does not like our certificate hangs up, and what this end
+	// sees of it varies.
+	if c.opts.TLS != nil && unreachable(err) && !strings.Contains(err.Error(), "connection refused") {
+		pe.Hint = tlsHint
 	}
 	return pe
 }

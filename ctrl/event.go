@@ -17,6 +17,7 @@ type OfferReceived struct{ Offer Offer }
 type PeerGone struct {
 	ID          NodeID
 	Incarnation uint64
+	State       State // dead; stopped when it left or was replaced
 	Reason      string
 }
 

@@ -57,6 +57,13 @@ func quote(s string) string {
 
 // checkText checks length, encoding and that s prints on one line.
 func checkText(field, s string, least, most int) error {
+	if e := textFault(field, s, least, most); e != nil {
+		return e
+	}
+	return nil
+}
+
+func textFault(field, s string, least, most int) *InvalidError {
 	switch {
 	case len(s) < least:
 		if least == 1 {
@@ -299,48 +306,55 @@ func (p Placement) validate(size, stripeBytes uint64, want int, shards []int) er
 	seen := make([]bool, want)
 	files := make(map[[2]int]map[string]uint32)
 	for i, s := range p.Stripes {
-		f := fmt.Sprintf("placement.stripes[%d].", i)
-		if uint64(s.Index) >= uint64(want) {
-			return invalidf(f+"index", "%d, the object has %d stripes", s.Index, want)
+		err := s.validate(size, stripeBytes, seen, shards)
+		if err == nil {
+			at := [2]int{s.Shard, s.Dir}
+			if files[at] == nil {
+				files[at] = make(map[string]uint32)
+			}
+			if other, ok := files[at][s.File]; ok {
+				err = invalidf("file", "%s holds stripe %d already", quote(s.File), other)
+			}
+			files[at][s.File] = s.Index
 		}
-		if seen[s.Index] {
-			return invalidf(f+"index", "stripe %d is there twice", s.Index)
+		if err != nil {
+			return &InvalidError{Field: fmt.Sprintf("placement.stripes[%d].%s", i, err.Field), Reason: err.Reason}
 		}
-		seen[s.Index] = true
-		off := uint64(s.Index) * stripeBytes
-		if s.Offset != off {
-			return invalidf(f+"offset", "%d, stripe %d begins at %d", s.Offset, s.Index, off)
-		}
-		if n := min(stripeBytes, size-off); s.Length != n {
-			return invalidf(f+"length", "%d, stripe %d has %d bytes", s.Length, s.Index, n)
-		}
-		if !slices.Contains(shards, s.Shard) {
-			return invalidf(f+"shard", "the deployment has no shard %d", s.Shard)
-		}
-		if s.Dir < 0 {
-			return invalidf(f+"dir", "%d is negative", s.Dir)
-		}
-		if err := checkHash(f+"xxh3", s.XXH3); err != nil {
-			return err
-		}
-		if err := checkFile(f+"file", s.File); err != nil {
-			return err
-		}
-		at := [2]int{s.Shard, s.Dir}
-		if files[at] == nil {
-			files[at] = make(map[string]uint32)
-		}
-		if other, ok := files[at][s.File]; ok {
-			return invalidf(f+"file", "%s holds stripe %d already", quote(s.File), other)
-		}
-		files[at][s.File] = s.Index
 	}
 	return nil
 }
 
+// validate checks one stripe of len(seen) and marks it there.
+func (s Stripe) validate(size, stripeBytes uint64, seen []bool, shards []int) *InvalidError {
+	if uint64(s.Index) >= uint64(len(seen)) {
+		return invalidf("index", "%d, the object has %d stripes", s.Index, len(seen))
+	}
+	if seen[s.Index] {
+		return invalidf("index", "stripe %d is there twice", s.Index)
+	}
+	seen[s.Index] = true
+	off := uint64(s.Index) * stripeBytes
+	if s.Offset != off {
+		return invalidf("offset", "%d, stripe %d begins at %d", s.Offset, s.Index, off)
+	}
+	if n := min(stripeBytes, size-off); s.Length != n {
+		return invalidf("length", "%d, stripe %d has %d bytes", s.Length, s.Index, n)
+	}
+	if !slices.Contains(shards, s.Shard) {
+		return invalidf("shard", "the deployment has no shard %d", s.Shard)
+	}
+	if s.Dir < 0 {
+		return invalidf("dir", "%d is negative", s.Dir)
+	}
+	if s.XXH3 != "" && !isHash(s.XXH3) {
+		return invalidf("xxh3", "%s is not 16 lower-case hex digits", quote(s.XXH3))
+	}
+	return checkFile("file", s.File)
+}
+
 // checkFile refuses every name that could lead out of its directory.
-func checkFile(field, s string) error {
-	if err := checkText(field, s, 1, MaxFileBytes); err != nil {
+func checkFile(field, s string) *InvalidError {
+	if err := textFault(field, s, 1, MaxFileBytes); err != nil {
 		return err
 	}
 	if strings.HasPrefix(s, "/") || strings.Contains(s, `\`) {

@@ -16,6 +16,16 @@ import (
 // again; it keeps what is known for the error fresh.
 const poll = 2 * time.Second
 
+// pollTime is shorter when ctx ends soon: the last answer must come before the
+// end, else it cannot be told.
+func pollTime(ctx context.Context) *durationpb.Duration {
+	most := poll
+	if d, ok := ctx.Deadline(); ok {
+		most = min(most, max(time.Until(d)*3/4, 5*time.Millisecond))
+	}
+	return durationpb.New(most)
+}
+
 // WaitReady waits until the nodes, all shards when none is named, are serving.
 // When ctx ends first the error is a *WaitError that names who is missing.
 func (c *Client) WaitReady(ctx context.Context, ids ...NodeID) error {
@@ -37,12 +47,7 @@ func (c *Client) waitNodes(ctx context.Context, op, what string, gone bool, ids 
 	e := &WaitError{For: what}
 	r := newRetry()
 	for {
-		most := poll
-		if d, ok := ctx.Deadline(); ok {
-			// The last answer must come before the end, else it cannot be told.
-			most = min(most, max(time.Until(d)*3/4, 5*time.Millisecond))
-		}
-		reply, err := c.ctl.Wait(ctx, &pb.WaitRequest{Identity: c.identity(), Ids: idsToPB(ids), Gone: gone, AtMost: durationpb.New(most)})
+		reply, err := c.ctl.Wait(ctx, &pb.WaitRequest{Identity: c.identity(), Ids: idsToPB(ids), Gone: gone, AtMost: pollTime(ctx)})
 		switch err = fromStatus(err); {
 		case err == nil:
 			e.Missing, e.Last = e.Missing[:0], nil
@@ -182,7 +187,7 @@ func (c *Client) Barrier(ctx context.Context, name string, n int) error {
 	for {
 		reply, err := memberCall(ctx, s, op, pipeline.Nowhere, func(ctx context.Context, m *pb.Member) (*pb.ArriveReply, error) {
 			return c.ctl.Arrive(ctx, &pb.ArriveRequest{Identity: c.identity(), Member: m, Name: name, Parties: i32(n), Ticket: ticket,
-				AtMost: durationpb.New(poll)})
+				AtMost: pollTime(ctx)})
 		})
 		switch {
 		case err == nil && reply.GetPassed():

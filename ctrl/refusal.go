@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -93,7 +94,10 @@ func fromStatus(err error) error {
 func plain(s string) string {
 	for _, p := range []string{"connection error: desc = ", "transport: "} {
 		if t, ok := strings.CutPrefix(s, p); ok {
-			s = strings.Trim(t, `"`)
+			s = t
+			if u, err := strconv.Unquote(t); err == nil {
+				s = u
+			}
 		}
 	}
 	return strings.TrimPrefix(s, "Error while dialing: ")
@@ -156,14 +160,17 @@ func (e *CallError) Unreachable() bool { return e.Code == codes.Unavailable && !
 // badTLS reports that the two ends do not trust each other or that only one of
 // them speaks TLS, which waiting does not cure.
 func (e *CallError) badTLS() bool {
-	return strings.Contains(e.Message, "handshake failed") && (strings.Contains(e.Message, "tls: ") || strings.Contains(e.Message, "x509: "))
+	return strings.Contains(e.Message, "remote error: tls: ") ||
+		strings.Contains(e.Message, "handshake failed") && (strings.Contains(e.Message, "tls: ") || strings.Contains(e.Message, "x509: "))
 }
+
+const tlsHint = "compare control.tls at both ends: certificate, key, ca, and the host name in the certificate"
 
 // Hint says what to do about it.
 func (e *CallError) Hint() string {
 	switch {
 	case e.badTLS(), strings.Contains(e.Message, "server preface"):
-		return "compare control.tls at both ends: certificate, key, ca, and the host name in the certificate"
+		return tlsHint
 	case e.Unreachable():
 		return "is the deployment up? rs status tells, and rs logs shows what shard 0 says"
 	case e.Code == codes.ResourceExhausted:

@@ -225,7 +225,7 @@ func (r *Registry) claim(now time.Time, n *node, p Peer) []Notice {
 	other := r.nodes[p.ID]
 	if other == nil {
 		if s, ok := p.ID.Shard(); ok && !slices.Contains(r.shards, s) || len(r.nodes) >= MaxNodes {
-			return r.notice(n, PeerGone{ID: p.ID, Incarnation: p.Incarnation, Reason: "it did not join again"})
+			return r.notice(n, PeerGone{ID: p.ID, Incarnation: p.Incarnation, State: StateDead, Reason: "it did not join again"})
 		}
 		role := RoleClient
 		if _, ok := p.ID.Shard(); ok {
@@ -236,7 +236,7 @@ func (r *Registry) claim(now time.Time, n *node, p Peer) []Notice {
 		r.nodes[p.ID] = other
 	}
 	if other.inc != p.Incarnation || !other.member() {
-		return r.notice(n, PeerGone{ID: p.ID, Incarnation: p.Incarnation, Reason: "it was replaced while the control plane was away"})
+		return r.notice(n, PeerGone{ID: p.ID, Incarnation: p.Incarnation, State: StateStopped, Reason: "it was replaced while the control plane was away"})
 	}
 	n.peers[p.ID] = struct{}{}
 	other.peers[n.info.ID] = struct{}{}
@@ -408,7 +408,7 @@ func (r *Registry) end(n *node, s State, reason string) []Notice {
 		if peer := r.nodes[p]; peer != nil {
 			delete(peer.peers, id)
 			if peer.member() {
-				out = append(out, r.notice(peer, PeerGone{ID: id, Incarnation: n.inc, Reason: reason})...)
+				out = append(out, r.notice(peer, PeerGone{ID: id, Incarnation: n.inc, State: s, Reason: reason})...)
 			}
 		}
 	}

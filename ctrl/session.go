@@ -64,7 +64,7 @@ func (c *Client) Join(ctx context.Context, info NodeInfo) error {
 	case c.session != nil:
 		err = fmt.Errorf("joined already as %s", c.session.info.ID)
 	default:
-		c.session = s
+		c.session, c.name = s, string(info.ID)
 		s.wg.Add(2)
 		go s.runHeartbeat()
 		go s.runWatch()
@@ -349,7 +349,7 @@ func (s *session) publishAgain(ctx context.Context, o Offer) error {
 		}
 	case errors.As(err, &absent):
 		delete(s.published, o.To)
-		s.view.drop(PeerGone{ID: o.To, Incarnation: o.ToIncarnation, Reason: absent.Error()})
+		s.view.drop(PeerGone{ID: o.To, Incarnation: o.ToIncarnation, State: StateStopped, Reason: absent.Error()})
 	case errors.As(err, &stale):
 		// A younger one was published meanwhile.
 	default:

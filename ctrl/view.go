@@ -11,13 +11,20 @@ import (
 // it into events.
 type view struct {
 	peers map[NodeID]*peerEntry
-	gone  []PeerGone // the last ones, oldest first
+	gone  []goneEntry // the last ones, oldest first
 	stop  string
 	seq   uint64 // counts offers, for their order
 	rev   uint64 // of the last sync
 
 	rejoins uint64 // how often this node joined again
 	rejoin  Rejoined
+}
+
+// goneEntry remembers an end. own means that it was this node's lease that ended:
+// the peer may still be there and be met again.
+type goneEntry struct {
+	PeerGone
+	own bool
 }
 
 type peerEntry struct {
@@ -39,7 +46,7 @@ func newView() *view { return &view{peers: map[NodeID]*peerEntry{}} }
 func (v *view) peer(id NodeID, inc uint64) *peerEntry {
 	e := v.peers[id]
 	if e != nil && e.Incarnation != inc {
-		v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, Reason: "it was replaced"})
+		v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, State: StateStopped, Reason: "it was replaced"})
 		e = nil
 	}
 	if e == nil {
@@ -57,40 +64,31 @@ func (v *view) drop(g PeerGone) {
 	if len(v.gone) == maxGone {
 		v.gone = slices.Delete(v.gone, 0, maxGone/2)
 	}
-	v.gone = append(v.gone, g)
+	v.gone = append(v.gone, goneEntry{PeerGone: g})
 }
 
-// reason tells why an incarnation went; ok is false when it is not known to have.
-func (v *view) reason(id NodeID, inc uint64) (reason string, ok bool) {
+// ended gives the last end of a node that is known, of one incarnation or (0) of
+// any.
+func (v *view) ended(id NodeID, inc uint64) (g goneEntry, ok bool) {
 	for i := len(v.gone) - 1; i >= 0; i-- {
-		if g := v.gone[i]; g.ID == id && g.Incarnation == inc {
-			return g.Reason, true
+		if g := v.gone[i]; g.ID == id && (inc == 0 || g.Incarnation == inc) {
+			return g, true
 		}
 	}
-	return "", false
-}
-
-// lastGone tells why the last incarnation of a node that is known to have gone
-// did.
-func (v *view) lastGone(id NodeID) (reason string, ok bool) {
-	for i := len(v.gone) - 1; i >= 0; i-- {
-		if g := v.gone[i]; g.ID == id {
-			return g.Reason, true
-		}
-	}
-	return "", false
+	return goneEntry{}, false
 }
 
 // link notes that this node's offer to a peer was taken at a revision. It fails
 // when the peer is known to have gone meanwhile.
 func (v *view) link(id NodeID, inc, rev uint64) error {
-	why, gone := v.reason(id, inc)
+	g, gone := v.ended(id, inc)
+	gone = gone && !g.own
 	if e := v.peers[id]; !gone && v.rev >= rev && (e == nil || e.Incarnation != inc) {
 		// The stream has told the state of after this reply, without the peer.
-		why, gone = unheard, true
+		g.State, g.Reason, gone = StateStopped, unheard, true
 	}
 	if gone {
-		return &AbsentError{ID: id, State: StateStopped, Reason: why}
+		return &AbsentError{ID: id, State: g.State, Reason: g.Reason}
 	}
 	v.peer(id, inc).rev = rev
 	return nil
@@ -121,7 +119,7 @@ func (v *view) sync(s Snapshot) {
 	for _, id := range slices.Sorted(maps.Keys(v.peers)) {
 		e := v.peers[id]
 		if there[id] != e.Incarnation && e.rev <= s.Rev {
-			v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, Reason: unheard})
+			v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, State: StateStopped, Reason: unheard})
 		}
 	}
 	for _, p := range s.Peers {
@@ -147,7 +145,8 @@ func (v *view) rejoined(r Rejoined) {
 		e := v.peers[id]
 		e.rev = 0 // revisions of the registry before mean nothing to this one
 		if r.Lost {
-			v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, Reason: "this node's own lease ended, its peers were told"})
+			v.drop(PeerGone{ID: id, Incarnation: e.Incarnation, State: StateStopped, Reason: "this node's own lease ended, its peers were told"})
+			v.gone[len(v.gone)-1].own = true
 		}
 	}
 }
@@ -189,8 +188,11 @@ func (c *cursor) next(v *view) (out []Event) {
 			continue
 		}
 		delete(c.peers, id)
-		why, _ := v.reason(id, g.inc)
-		out = append(out, PeerGone{ID: id, Incarnation: g.inc, Reason: cmp.Or(why, "it left")})
+		end, ok := v.ended(id, g.inc)
+		if !ok { // so long ago that it is forgotten
+			end.PeerGone = PeerGone{ID: id, Incarnation: g.inc, State: StateStopped, Reason: "it left"}
+		}
+		out = append(out, end.PeerGone)
 	}
 	var due []*peerEntry
 	for id, e := range v.peers {

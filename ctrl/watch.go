@@ -80,13 +80,10 @@ func (c *Client) Fetch(ctx context.Context, from NodeID, min uint64) (Offer, err
 		if linked == 0 && e != nil {
 			linked = e.Incarnation
 		}
-		var why string
 		gone := linked != 0 && (e == nil || e.Incarnation != linked)
-		switch {
-		case gone:
-			why, _ = s.view.reason(from, linked)
-		case e == nil:
-			why, gone = s.view.lastGone(from)
+		end, known := s.view.ended(from, linked)
+		if linked == 0 && e == nil {
+			gone = known
 		}
 		var offer *Offer
 		missing := Missing{ID: from, Reason: "no offer from it"}
@@ -104,7 +101,7 @@ func (c *Client) Fetch(ctx context.Context, from NodeID, min uint64) (Offer, err
 		case fatal != nil:
 			return Offer{}, c.fail(op, where(from), fatal)
 		case gone:
-			return Offer{}, c.fail(op, where(from), &AbsentError{ID: from, State: StateStopped, Reason: why})
+			return Offer{}, c.fail(op, where(from), &AbsentError{ID: from, State: end.State, Reason: end.Reason})
 		}
 		select {
 		case <-changed:
@@ -263,7 +260,11 @@ func changeOf(msg *pb.WatchReply, snap *Snapshot) (apply func(*view), last bool,
 		}
 		return func(v *view) { v.setState(p) }, false, nil
 	case *pb.WatchReply_Gone:
-		g := PeerGone{ID: NodeID(m.Gone.GetId()), Incarnation: m.Gone.GetIncarnation(), Reason: m.Gone.GetReason()}
+		p, err := viewFromPB(m.Gone)
+		if err != nil {
+			return nil, false, err
+		}
+		g := PeerGone(p)
 		return func(v *view) { v.drop(g) }, false, nil
 	case *pb.WatchReply_Stop:
 		return func(v *view) { v.stop = m.Stop }, false, nil

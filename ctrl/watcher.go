@@ -130,7 +130,7 @@ func eventToPB(e Event) *pb.WatchReply {
 	case OfferReceived:
 		return &pb.WatchReply{Of: &pb.WatchReply_Offer{Offer: offerToPB(&e.Offer)}}
 	case PeerGone:
-		return &pb.WatchReply{Of: &pb.WatchReply_Gone{Gone: viewToPB(PeerView{ID: e.ID, Incarnation: e.Incarnation, State: StateStopped, Reason: e.Reason})}}
+		return &pb.WatchReply{Of: &pb.WatchReply_Gone{Gone: viewToPB(PeerView(e))}}
 	case Draining:
 		return &pb.WatchReply{Of: &pb.WatchReply_Peer{Peer: viewToPB(PeerView{ID: e.ID, Incarnation: e.Incarnation, State: StateDraining, Reason: e.Reason})}}
 	case PeerState:
