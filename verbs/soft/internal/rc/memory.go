@@ -8,6 +8,8 @@ import (
 
 // Memory is how a connection reaches registered memory. A slice is used only
 // during the call that got it; slices in Packet.Frags until the Output is reset.
+// It is asked packet by packet, so memory that goes away in the middle of a
+// message is noticed; it is never asked for 0 bytes.
 type Memory interface {
 	// Local is the memory of a local key; write asks for the right to write. A
 	// status other than WCSuccess (WCLocProt) fails the work request.

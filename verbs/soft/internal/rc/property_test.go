@@ -402,7 +402,7 @@ func drawWorld(t *rapid.T, a *arena) (*world, [2]*side, *rand.Rand) {
 		n := rapid.IntRange(0, 24).Draw(t, s.name+" requests")
 		for range n {
 			op := rapid.SampledFrom([]verbs.Opcode{verbs.OpSend, verbs.OpSendImm, verbs.OpWrite, verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCAS, verbs.OpFAA}).Draw(t, "op")
-			size := rapid.SampledFrom([]int{0, 1, 7, 8, 64, mtu - 1, mtu, mtu + 1, 2 * mtu, 3*mtu - 5, 9*mtu + 3}).Draw(t, "size")
+			size := rapid.SampledFrom([]int{0, 1, 7, 8, 64, mtu - 1, mtu, mtu + 1, 2 * mtu, 3*mtu - 5, min(9*mtu+3, 40_000), min(70*mtu+1, 40_000)}).Draw(t, "size")
 			s.plan(rnd, o, op, size, sge)
 			if op == verbs.OpSend || op == verbs.OpSendImm {
 				o.recvSize = max(o.recvSize, size)
@@ -465,6 +465,11 @@ func TestLossyNet(t *testing.T) {
 			queue:     rapid.SampledFrom([]int{0, 0, 20}).Draw(t, "queue"),
 			delay:     10_000,
 		}
+		if w.a.conn.cfg.MinRTO < 0 || w.b.conn.cfg.MinRTO < 0 {
+			// With the IBTA timer alone every silence counts towards retry_cnt, and at a
+			// window of one packet eight losses in a row are not so rare.
+			w.net.drop, w.net.corrupt = min(w.net.drop, 0.03), 0
+		}
 		drive(t, w, sides, rnd, 60e9)
 		for _, s := range sides {
 			s.check(t, false)
@@ -475,8 +480,8 @@ func TestLossyNet(t *testing.T) {
 	})
 }
 
-// TestCutNet: when the net is cut for good, what was asked for ends in RETRY_EXC
-// and flushes, and no sooner than the timer allows.
+// TestCutNet: when the net is cut for good, what was not answered ends in RETRY_EXC
+// and flushes. (How long that takes is said in testdata/timeout.txt.)
 func TestCutNet(t *testing.T) {
 	a := newArena(t)
 	rapid.Check(t, func(t *rapid.T) {
