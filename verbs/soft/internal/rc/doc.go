@@ -13,7 +13,7 @@
 //	Pump                 puts out packets: answers first, then requests that the
 //	                     window allows, until Output is full
 //
-// Only Pump puts out packets. Step and Tick put out completions and events. So an
+// Only Pump puts out packets; all three put out completions and events. So an
 // owner takes a batch of packets with Step, then calls Pump until it reports
 // false; acknowledgements of the batch are then one packet. Pump is also due
 // after PostSend, PostRecv in the error state, Tick and Modify.
