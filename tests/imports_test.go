@@ -44,12 +44,13 @@ var layers = map[string][]string{
 	"stages/rail": {"pipeline", "cue/deploy", "verbs", "verbs/fabric", "ctrl"},
 
 	// Level 3.
-	"stages/object": {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail"},
+	"stages/lanes":  {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail"},
+	"stages/object": {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail", "stages/lanes"},
 	"stages/launch": {"pipeline", "cue/deploy", "verbs", "ctrl", "stages/rail"},
 
 	// Level 4.
 	"bin/rs/cmd": {"cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/fabric", "verbs/lane", "verbs/perf",
-		"ctrl", "stages/rail", "stages/object", "stages/launch"},
+		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/launch"},
 	"bin/rs": {"bin/rs/cmd"},
 
 	// Level 5.
