@@ -1,0 +1,121 @@
+package lane
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/railstore/railstore/verbs"
+)
+
+// Handler serves requests. Serve is called by a worker, or by the poller's
+// goroutine when the acceptor has no workers. It answers with x.Reply; one that
+// returns without answers StatusInvalid, one that panics StatusInternal. x is
+// Serve's alone and only until it returns.
+type Handler interface{ Serve(x *Exchange) }
+
+// HandlerFunc is a function as a Handler.
+type HandlerFunc func(x *Exchange)
+
+// Serve calls f.
+func (f HandlerFunc) Serve(x *Exchange) { f(x) }
+
+// AcceptorConfig of an acceptor.
+type AcceptorConfig struct {
+	// Workers serve requests; 0: the pollers' goroutines do. Without workers a
+	// handler that takes long holds up every other lane of its rail.
+	Workers  int
+	Counters *Counters
+}
+
+// Acceptor is the server's side of the lanes of one shard: any number of lanes
+// on any number of rails, and the workers that serve them.
+type Acceptor struct {
+	h     Handler
+	cfg   AcceptorConfig
+	count *Counters
+	work  *workQueue
+	wg    sync.WaitGroup
+
+	mu     sync.Mutex
+	lanes  map[*ServerLane]struct{}
+	closed bool
+}
+
+// NewAcceptor makes an acceptor and starts its workers.
+func NewAcceptor(h Handler, cfg AcceptorConfig) *Acceptor {
+	a := &Acceptor{h: h, cfg: cfg, count: cfg.Counters, work: newWorkQueue(), lanes: map[*ServerLane]struct{}{}}
+	if a.count == nil {
+		a.count = new(Counters)
+	}
+	for range cfg.Workers {
+		a.wg.Add(1)
+		go a.run()
+	}
+	return a
+}
+
+func (a *Acceptor) run() {
+	defer a.wg.Done()
+	for x := a.work.pop(); x != nil; x = a.work.pop() {
+		x.lane.serve(x)
+	}
+}
+
+// Counters of all lanes.
+func (a *Acceptor) Counters() *Counters { return a.count }
+
+// Add takes a lane of a client on: a connected QP, which it takes over on
+// success, and the memory that was published to that client. From now on its
+// requests are served.
+func (a *Acceptor) Add(p *Poller, qp *verbs.QP, mem Memory, peer Peer, cfg Config, label Label) (*ServerLane, error) {
+	if cfg.Counters == nil {
+		cfg.Counters = a.count
+	}
+	sl, err := newServerLane(a, p, qp, mem, peer, cfg.withDefaults(), label)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return nil, &Error{Layer: LayerUsage, Op: "accept", Label: label, Err: ErrClosed}
+	}
+	a.lanes[sl] = struct{}{}
+	a.mu.Unlock()
+	if err := sl.join(); err != nil {
+		a.drop(sl)
+		return nil, sl.errorf(LayerPost, "accept", err)
+	}
+	return sl, nil
+}
+
+func (a *Acceptor) drop(sl *ServerLane) {
+	a.mu.Lock()
+	delete(a.lanes, sl)
+	a.mu.Unlock()
+}
+
+// Lanes are the lanes that are not closed.
+func (a *Acceptor) Lanes() []*ServerLane {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make([]*ServerLane, 0, len(a.lanes))
+	for sl := range a.lanes {
+		out = append(out, sl)
+	}
+	return out
+}
+
+// Close closes every lane, ends the workers and waits for them.
+func (a *Acceptor) Close() error {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	var errs []error
+	for _, sl := range a.Lanes() {
+		errs = append(errs, sl.Close())
+	}
+	a.work.close()
+	a.wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,106 @@
+package lane
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/railstore/railstore/verbs"
+)
+
+// conn is what the two ends of a lane share: the QP with the account of its
+// queues, and the names of both ends.
+type conn struct {
+	poller *Poller
+	label  Label
+	notify Notify
+	count  *Counters
+	id     uint32 // at the poller
+	idGen  uint32
+
+	local, remote End
+
+	mu        sync.Mutex // posting, and what follows
+	qp        *verbs.QP
+	destroyed bool // the QP is closed or being closed
+	sq        sendQueue
+	wrs       []verbs.SendWR // scratch
+	sges      []verbs.SGE
+	recvs     []verbs.RecvWR
+	owed      int // receives to post again
+
+	destroy   sync.Once
+	destroyEr error
+}
+
+func (c *conn) init(p *Poller, qp *verbs.QP, l Label, cfg *Config, cap verbs.QPCap) error {
+	have := qp.Cap()
+	if have.MaxSendWR < cap.MaxSendWR || have.MaxRecvWR < cap.MaxRecvWR || have.MaxSendSGE < cap.MaxSendSGE {
+		return fmt.Errorf("the QP was made with %+v, the lane needs %+v", have, cap)
+	}
+	if qp.SendCQ() != p.cq || qp.RecvCQ() != p.cq {
+		return fmt.Errorf("the QP does not complete into the poller's CQ")
+	}
+	c.poller, c.qp, c.label, c.notify, c.count = p, qp, l, cfg.Notify, cfg.Counters
+	c.local, c.remote = ends(qp, p.ctx, l)
+	c.sq = newSendQueue(cap.MaxSendWR)
+	c.wrs = make([]verbs.SendWR, 0, cap.MaxSendWR)
+	c.sges = make([]verbs.SGE, 0, cap.MaxSendWR*cap.MaxSendSGE)
+	c.recvs = make([]verbs.RecvWR, cap.MaxRecvWR)
+	return nil
+}
+
+// ends names both ends of a connected QP.
+func ends(qp *verbs.QP, ctx *verbs.Context, l Label) (local, remote End) {
+	a := qp.Attr()
+	local = End{Name: l.Local, QPN: qp.QPN()}
+	remote = End{Name: l.Remote, GID: a.AV.DGID, QPN: a.DestQPN}
+	if gids, err := ctx.GIDs(max(a.Port, 1)); err == nil {
+		for _, g := range gids {
+			if g.Index == a.AV.SGIDIndex {
+				local.GID = g.GID
+			}
+		}
+	}
+	return local, remote
+}
+
+func (c *conn) errorf(layer Layer, op string, err error) *Error {
+	return &Error{Layer: layer, Op: op, Label: c.label, Local: c.local, Remote: c.remote, Err: err}
+}
+
+// bad makes the error of a bad completion; the QP knows the first cause.
+func (c *conn) bad(wc *verbs.WC) *Error {
+	e := c.errorf(LayerDevice, "lane", wc.Status)
+	e.Status, e.Class = wc.Status, Classify(wc.Status)
+	if first := c.qp.Err(); first != nil {
+		e.Err = first
+		if w, _, ok := c.qp.FirstBad(); ok {
+			e.Status, e.Class = w.Status, Classify(w.Status)
+		}
+	}
+	return e
+}
+
+// fillReceives posts n receives; c.mu is held.
+func (c *conn) fillReceives(n int) error {
+	if n == 0 || c.destroyed {
+		return nil
+	}
+	for i := range n {
+		c.recvs[i] = verbs.RecvWR{ID: wrid(kindRecv, 0, c.id, c.idGen)}
+	}
+	_, err := c.qp.PostRecv(c.recvs[:n], nil)
+	return err
+}
+
+// closeQP destroys the QP. When it returns, the peer reaches nothing through it
+// and the device reads nothing for it.
+func (c *conn) closeQP() error {
+	c.destroy.Do(func() {
+		c.mu.Lock()
+		c.destroyed = true
+		c.mu.Unlock()
+		c.destroyEr = c.qp.Close()
+	})
+	return c.destroyEr
+}

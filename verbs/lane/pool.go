@@ -1,0 +1,355 @@
+package lane
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Pool is the lanes to one shard, over one or several rails. It hands out their
+// slots: to the least loaded usable lane, or to callers in the order they came
+// when all slots are taken.
+type Pool struct {
+	count *Counters
+
+	mu     sync.Mutex
+	lanes  []*Lane
+	next   int       // where picking starts, so that equals take turns
+	queue  list.List // of *waiter
+	closed bool
+	idle   []*waiter // for reuse
+}
+
+type waiter struct {
+	rail string
+	el   *list.Element
+	ch   chan grant // cap 1
+}
+
+type grant struct {
+	l   *Lane
+	s   *slot
+	err error
+}
+
+// NewPool makes a pool of lanes and takes them over. A lane is in one pool.
+func NewPool(lanes ...*Lane) *Pool {
+	p := &Pool{count: new(Counters)}
+	for i, l := range lanes {
+		if i == 0 {
+			p.count = l.count
+		}
+		p.Add(l)
+	}
+	return p
+}
+
+// Add puts one more lane into the pool.
+func (p *Pool) Add(l *Lane) {
+	l.pool.Store(p)
+	p.mu.Lock()
+	p.lanes = append(p.lanes, l)
+	p.fill(l)
+	p.mu.Unlock()
+}
+
+// Remove takes a lane out; its calls under way go on.
+func (p *Pool) Remove(l *Lane) {
+	p.mu.Lock()
+	for i, x := range p.lanes {
+		if x == l {
+			p.lanes = append(p.lanes[:i], p.lanes[i+1:]...)
+			break
+		}
+	}
+	l.free = nil
+	p.mu.Unlock()
+	p.failStranded(ErrDown)
+}
+
+// Lanes are the pool's lanes.
+func (p *Pool) Lanes() []*Lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]*Lane(nil), p.lanes...)
+}
+
+// Counters are those of the first lane, which the lanes usually share.
+func (p *Pool) Counters() *Counters { return p.count }
+
+// fill makes every slot of a lane idle; p.mu is held.
+func (p *Pool) fill(l *Lane) {
+	l.free = make([]uint16, 0, len(l.slots))
+	for i := len(l.slots) - 1; i >= 0; i-- {
+		l.slots[i].state = slotIdle
+		p.give(l, &l.slots[i])
+	}
+}
+
+// give hands an idle slot to the first in the queue that may have it, or keeps
+// it; p.mu is held.
+func (p *Pool) give(l *Lane, s *slot) {
+	if l.State() != Active {
+		return
+	}
+	for e := p.queue.Front(); e != nil; e = e.Next() {
+		w := e.Value.(*waiter)
+		if w.rail == "" || w.rail == l.label.Rail {
+			p.queue.Remove(e)
+			w.el = nil
+			s.state = slotInFlight
+			w.ch <- grant{l: l, s: s}
+			return
+		}
+	}
+	l.free = append(l.free, s.index)
+}
+
+// pick takes a slot of the least loaded lane; p.mu is held. usable tells whether
+// a lane could have given one.
+func (p *Pool) pick(rail string) (l *Lane, s *slot, usable bool) {
+	best := -1
+	for i := range p.lanes {
+		k := (p.next + i) % len(p.lanes)
+		x := p.lanes[k]
+		if x.State() != Active || rail != "" && rail != x.label.Rail {
+			continue
+		}
+		usable = true
+		if len(x.free) > 0 && (best < 0 || len(x.free) > len(p.lanes[best].free)) {
+			best = k
+		}
+	}
+	if best < 0 {
+		return nil, nil, usable
+	}
+	p.next = best + 1
+	l = p.lanes[best]
+	i := l.free[len(l.free)-1]
+	l.free = l.free[:len(l.free)-1]
+	s = &l.slots[i]
+	s.state = slotInFlight
+	return l, s, true
+}
+
+// acquire gets a slot and enters its lane's gate.
+func (p *Pool) acquire(ctx context.Context, rail string) (*Lane, *slot, error) {
+	for {
+		l, s, err := p.slot(ctx, rail)
+		if err != nil {
+			p.count.AcquireQPFailures.Add(1)
+			return nil, nil, err
+		}
+		if l.inside.enter() {
+			return l, s, nil
+		}
+		// The lane was closed since; its slots are of no use to anybody.
+	}
+}
+
+func (p *Pool) slot(ctx context.Context, rail string) (*Lane, *slot, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, nil, &Error{Layer: LayerUsage, Op: "call", Err: ErrClosed}
+	}
+	l, s, usable := p.pick(rail)
+	if l != nil {
+		p.mu.Unlock()
+		return l, s, nil
+	}
+	if !usable {
+		err := p.downLocked(rail)
+		p.mu.Unlock()
+		return nil, nil, err
+	}
+	p.count.AcquireQueued.Add(1)
+	w := p.newWaiter(rail)
+	w.el = p.queue.PushBack(w)
+	p.mu.Unlock()
+	select {
+	case g := <-w.ch:
+		p.freeWaiter(w)
+		return g.l, g.s, g.err
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	if w.el != nil {
+		p.queue.Remove(w.el)
+		w.el = nil
+	} else if g := <-w.ch; g.l != nil {
+		g.s.state = slotIdle
+		p.give(g.l, g.s)
+	}
+	p.mu.Unlock()
+	p.freeWaiter(w)
+	return nil, nil, &Error{Layer: LayerWait, Op: "call", Label: p.anyLabel(rail), Err: ctx.Err()}
+}
+
+func (p *Pool) newWaiter(rail string) *waiter {
+	if n := len(p.idle); n > 0 {
+		w := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		w.rail = rail
+		return w
+	}
+	return &waiter{rail: rail, ch: make(chan grant, 1)}
+}
+
+func (p *Pool) freeWaiter(w *waiter) {
+	p.mu.Lock()
+	p.idle = append(p.idle, w)
+	p.mu.Unlock()
+}
+
+func (p *Pool) anyLabel(rail string) Label {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.lanes {
+		if rail == "" || rail == l.label.Rail {
+			return Label{Shard: l.label.Shard, Index: -1, Rail: rail, Local: l.label.Local, Remote: l.label.Remote}
+		}
+	}
+	return Label{Shard: -1, Index: -1, Rail: rail}
+}
+
+// downLocked is the error of a pool without usable lanes for a rail.
+func (p *Pool) downLocked(rail string) error {
+	for _, l := range p.lanes {
+		if rail == "" || rail == l.label.Rail {
+			if e := l.cause.Load(); e != nil {
+				out := e.as("call")
+				out.Err = joined{ErrDown, e.Err}
+				return out
+			}
+		}
+	}
+	return &Error{Layer: LayerUsage, Op: "call", Label: Label{Shard: -1, Index: -1, Rail: rail}, Err: ErrDown}
+}
+
+// joined is two errors on one line.
+type joined struct{ what, why error }
+
+func (j joined) Error() string   { return j.what.Error() + ": " + j.why.Error() }
+func (j joined) Unwrap() []error { return []error{j.what, j.why} }
+
+// laneDown fails the callers in the queue that no lane is left for.
+func (p *Pool) laneDown(l *Lane) {
+	p.mu.Lock()
+	l.free = l.free[:0]
+	p.mu.Unlock()
+	p.failStranded(nil)
+}
+
+// failStranded answers those in the queue that cannot be served.
+func (p *Pool) failStranded(because error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for e := p.queue.Front(); e != nil; {
+		next := e.Next()
+		w := e.Value.(*waiter)
+		usable := false
+		for _, l := range p.lanes {
+			if l.State() == Active && (w.rail == "" || w.rail == l.label.Rail) {
+				usable = true
+				break
+			}
+		}
+		if !usable || p.closed {
+			p.queue.Remove(e)
+			w.el = nil
+			err := p.downLocked(w.rail)
+			if p.closed {
+				err = &Error{Layer: LayerUsage, Op: "call", Err: ErrClosed}
+			} else if because != nil && !errors.Is(err, because) {
+				err = &Error{Layer: LayerUsage, Op: "call", Err: because}
+			}
+			w.ch <- grant{err: err}
+		}
+		e = next
+	}
+}
+
+// release gives a slot back whose answer was taken.
+func (p *Pool) release(l *Lane, s *slot) {
+	p.mu.Lock()
+	if s.epoch == l.epoch.Load() {
+		s.state = slotIdle
+		p.give(l, s)
+	}
+	p.mu.Unlock()
+}
+
+// quarantine puts a slot aside whose caller gave up. Its late answer frees it;
+// when none comes in time the lane is retired.
+func (p *Pool) quarantine(l *Lane, s *slot) {
+	l.count.Quarantined.Add(1)
+	seq, epoch := s.seq.Load(), s.epoch
+	left := l.cfg.WaitTimeout - time.Since(s.since)
+	p.mu.Lock()
+	s.state = slotQuarantined
+	s.expiry = time.AfterFunc(max(left, 0), func() { p.expire(l, s, seq, epoch) })
+	s.late.Store(true)
+	if l.notify == Scan {
+		l.poller.sleeping(1, true)
+	}
+	p.mu.Unlock()
+	p.reap(l, s) // it may have come just now
+}
+
+func (p *Pool) expire(l *Lane, s *slot, seq, epoch uint32) {
+	p.mu.Lock()
+	still := s.state == slotQuarantined && s.seq.Load() == seq && s.epoch == epoch
+	p.mu.Unlock()
+	if still {
+		l.count.Timeouts.Add(1)
+		l.Fail(l.errorf(LayerWait, "call", joined{ErrTimeout, errAbandoned}), true)
+	}
+}
+
+var errAbandoned = errors.New("a request that its caller gave up was never answered")
+
+// endQuarantine stops watching for a late answer.
+func (l *Lane) endQuarantine(s *slot) {
+	if !s.late.Swap(false) {
+		return
+	}
+	s.expiry.Stop()
+	if l.notify == Scan {
+		l.poller.sleeping(-1, true)
+	}
+}
+
+// reap takes the late answer of a quarantined slot if it is there. The caller is
+// inside the lane's gate or under its poller's lock.
+func (p *Pool) reap(l *Lane, s *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.state != slotQuarantined || !l.answered(s) || l.check(s) != nil {
+		return
+	}
+	l.endQuarantine(s)
+	l.seen.Add(1)
+	l.count.LateCompletions.Add(1)
+	if s.epoch == l.epoch.Load() {
+		s.state = slotIdle
+		p.give(l, s)
+	}
+}
+
+// Close fails the queue, closes every lane and returns when no call is inside
+// any more.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	lanes := append([]*Lane(nil), p.lanes...)
+	p.mu.Unlock()
+	p.failStranded(nil)
+	var errs []error
+	for _, l := range lanes {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,93 @@
+package lane
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/railstore/railstore/verbs"
+)
+
+// BeginRebuild moves a Dirty lane that may be cured to Rebuilding. It destroys
+// the old QP and returns when nothing touches the slots any more; after that the
+// same memory may be published again under a new generation. It reports false
+// when the lane is not in that state.
+func (l *Lane) BeginRebuild() bool {
+	l.life.Lock()
+	defer l.life.Unlock()
+	if l.closed || !l.rebuildable.Load() || !l.state.CompareAndSwap(uint32(Dirty), uint32(Rebuilding)) {
+		return false
+	}
+	_ = l.quiet()
+	return true
+}
+
+// FinishRebuild makes a Rebuilding lane Active again, on a new connected QP and
+// with the generations that both ends published. What was under way before has
+// failed and is not repeated: nobody knows whether the server did it.
+func (l *Lane) FinishRebuild(qp *verbs.QP, generation uint32, peer Peer) error {
+	l.life.Lock()
+	defer l.life.Unlock()
+	fail := func(err error) error { return l.errorf(LayerUsage, "rebuild", err) }
+	if l.closed || l.State() != Rebuilding {
+		return fail(fmt.Errorf("the lane is %v: begin a rebuild first", l.State()))
+	}
+	if err := peer.check(l.cfg.serverPublished()); err != nil {
+		return fail(err)
+	}
+	if generation == l.gen {
+		return fail(errors.New("the generation is that of before the rebuild"))
+	}
+	l.mu.Lock()
+	err := l.init(l.poller, qp, l.label, &l.cfg, l.cfg.ClientCap())
+	if err == nil {
+		l.destroyed, l.destroy, l.owed = false, sync.Once{}, 0
+	}
+	l.mu.Unlock()
+	if err != nil {
+		return fail(err)
+	}
+	l.gen, l.peer = generation, peer
+	l.seen.Store(0)
+	l.polled.Store(0)
+	for i := range l.slots {
+		// The server counts from 0 for a new generation.
+		l.slots[i].seq.Store(0)
+		l.slots[i].claim.Store(0)
+		select {
+		case <-l.slots[i].wake:
+		default:
+		}
+	}
+	l.aim()
+	if err := l.join(); err != nil {
+		l.destroyed = true
+		l.destroy.Do(func() {}) // the QP stays the caller's
+		return fail(err)
+	}
+	l.shut = false
+	l.epoch.Add(1)
+	l.cause.Store(nil)
+	l.rebuildable.Store(false)
+	l.inside.open()
+	l.state.Store(uint32(Active))
+	if p := l.pool.Load(); p != nil {
+		p.mu.Lock()
+		p.fill(l)
+		p.mu.Unlock()
+	}
+	l.cfg.emit(Event{Name: EventLaneRecovered, Label: l.label})
+	return nil
+}
+
+// AbortRebuild moves a Rebuilding lane back to Dirty, or to Dead when that was
+// its last attempt.
+func (l *Lane) AbortRebuild(dead bool) {
+	l.life.Lock()
+	defer l.life.Unlock()
+	to := Dirty
+	if dead {
+		to = Dead
+	}
+	l.state.CompareAndSwap(uint32(Rebuilding), uint32(to))
+}

@@ -1,0 +1,155 @@
+package lane
+
+import (
+	"context"
+	"fmt"
+)
+
+// Ticket is a request under way. It must be waited for, or dropped with Cancel,
+// exactly once: until then its slot is taken.
+type Ticket struct {
+	l     *Lane
+	s     *slot
+	claim uint64
+}
+
+// Call sends a request and waits for its answer, which is copied into resp. A
+// slot is taken from the least loaded lane; when all are taken the caller queues
+// until one is free or ctx ends.
+//
+// When ctx ends first, the slot is not used again until the answer to this very
+// request has come late, so that two requests never share memory.
+func (p *Pool) Call(ctx context.Context, r Request, resp []byte) (Response, error) {
+	room := -1
+	if resp != nil {
+		room = len(resp)
+	}
+	l, s, err := p.start(ctx, &r, room)
+	if err != nil {
+		return Response{}, err
+	}
+	out, err := l.finish(ctx, s, resp, nil)
+	l.inside.leave()
+	return out, err
+}
+
+// Start sends a request. The answer has room for r.MaxResponse bytes.
+func (p *Pool) Start(ctx context.Context, r Request) (Ticket, error) {
+	l, s, err := p.start(ctx, &r, -1)
+	if err != nil {
+		return Ticket{}, err
+	}
+	t := Ticket{l: l, s: s, claim: uint64(s.epoch)<<32 | uint64(s.seq.Load())}
+	s.claim.Store(t.claim)
+	l.inside.leave()
+	return t, nil
+}
+
+// Lane is the lane that the request went over.
+func (t Ticket) Lane() *Lane { return t.l }
+
+// Wait waits for the answer and copies it into resp.
+func (t Ticket) Wait(ctx context.Context, resp []byte) (Response, error) {
+	return t.wait(ctx, resp, nil)
+}
+
+// View waits for the answer and shows it to use, which must not keep body: the
+// slot is used again when it returns.
+func (t Ticket) View(ctx context.Context, use func(r Response, body []byte) error) (Response, error) {
+	return t.wait(ctx, nil, use)
+}
+
+// Cancel gives the request up, as a Wait whose context has ended.
+func (t Ticket) Cancel() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, _ = t.wait(ctx, nil, nil)
+}
+
+func (t Ticket) wait(ctx context.Context, resp []byte, use func(Response, []byte) error) (Response, error) {
+	if t.l == nil || !t.s.claim.CompareAndSwap(t.claim, 0) {
+		return Response{}, &Error{Layer: LayerUsage, Op: "wait", Err: ErrTicketUsed}
+	}
+	if !t.l.inside.enter() {
+		t.l.count.pending(-1)
+		return Response{}, t.l.down("wait")
+	}
+	defer t.l.inside.leave()
+	return t.l.finish(ctx, t.s, resp, use)
+}
+
+// start gets a slot and posts the request; the caller is inside the lane's gate
+// on success.
+func (p *Pool) start(ctx context.Context, r *Request, room int) (*Lane, *slot, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, &Error{Layer: LayerWait, Op: "call", Label: p.anyLabel(r.Rail), Err: err}
+	}
+	l, s, err := p.acquire(ctx, r.Rail)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.epoch = l.epoch.Load()
+	switch most := l.cfg.ResponseBytes; {
+	case r.MaxResponse > most:
+		err = l.errorf(LayerUsage, "call", fmt.Errorf("%w: room for an answer of %d bytes, slots have %d", ErrTooLarge, r.MaxResponse, most))
+	case r.MaxResponse > 0:
+		room = r.MaxResponse
+	case room < 0 || room > most:
+		room = most
+	}
+	if err == nil {
+		err = l.submit(ctx, s, r, room)
+	}
+	if err != nil {
+		p.release(l, s)
+		l.inside.leave()
+		return nil, nil, err
+	}
+	l.count.pending(1)
+	return l, s, nil
+}
+
+// finish waits for the answer, takes it and gives the slot back.
+func (l *Lane) finish(ctx context.Context, s *slot, resp []byte, use func(Response, []byte) error) (Response, error) {
+	defer l.count.pending(-1)
+	watch := stopwatch(l.cfg.Profile)
+	err := l.await(ctx, s)
+	lap(&l.count.WaitStatusNS, watch)
+	if err != nil {
+		return Response{}, l.giveUp(ctx, s, err)
+	}
+	h := head(s.resp.b[:headBytes])
+	out := Response{Status: Status(h.status()), N: int(h.bytes())}
+	body := s.resp.b[headBytes : headBytes+out.N]
+	watch = stopwatch(l.cfg.Profile)
+	if use != nil {
+		err = use(out, body)
+	} else if copy(resp, body) < len(body) && resp != nil {
+		err = l.errorf(LayerUsage, "wait", fmt.Errorf("%w: an answer of %d bytes, the buffer has %d", ErrTooLarge, len(body), len(resp)))
+	}
+	lap(&l.count.CopyResponseNS, watch)
+	watch = stopwatch(l.cfg.Profile)
+	l.pool.Load().release(l, s)
+	lap(&l.count.RevokeResourceNS, watch)
+	return out, err
+}
+
+// giveUp decides what becomes of a slot without an answer.
+func (l *Lane) giveUp(ctx context.Context, s *slot, err error) error {
+	if ctx.Err() == nil || err != ctx.Err() {
+		// The lane failed. What the request exposed is safe only without the QP.
+		if s.exposed {
+			_ = l.closeQP()
+		}
+		return err
+	}
+	l.count.Canceled.Add(1)
+	if s.exposed {
+		if l.awaitQuiet(s) {
+			l.pool.Load().release(l, s)
+		}
+	} else {
+		l.pool.Load().quarantine(l, s)
+	}
+	return l.errorf(LayerWait, "call", err)
+}
