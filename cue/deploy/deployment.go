@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 )
 
 // Deployment is one validated deployment. The CUE schema schemas.#Deployment has
@@ -245,6 +247,9 @@ func Decode(b []byte) (*Deployment, error) {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&d); err != nil {
 		return nil, fmt.Errorf("resolved deployment: %w", err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, errors.New("resolved deployment: something follows it")
 	}
 	return &d, nil
 }

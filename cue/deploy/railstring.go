@@ -28,7 +28,7 @@ func ParseDevice(s string) (Device, error) {
 		return d, nil
 	}
 	port, ok := strings.CutPrefix(rest, ":")
-	if n, err := strconv.ParseUint(port, 10, 16); !ok || d.Provider != "soft" || err != nil || n == 0 {
+	if n, err := strconv.ParseUint(port, 10, 16); !ok || d.Provider != "soft" || err != nil || n == 0 || len(port) > 5 {
 		return Device{}, fmt.Errorf("%q follows the name, and only a soft device may have a UDP port, from 1 to 65535", rest)
 	}
 	d.Name += rest
@@ -128,16 +128,16 @@ func ParseRail(s string) (Rail, error) {
 		}
 		switch i {
 		case 0:
-			r.Port, err = number(p, "port", 1, 255)
+			r.Port, err = number(p, "port", 5, 1, 255)
 			if err != nil && d.Provider == "soft" {
 				err = fmt.Errorf("%w; for a UDP port write {device: %q}", err, r.Device+":"+p)
 			}
 		case 1:
 			r.GID, err = parseGID(p)
 		case 2:
-			r.Weight, err = number(p, "weight", 1, 1000)
+			r.Weight, err = number(p, "weight", 4, 1, 1000)
 		case 3:
-			r.MTU, err = number(p, "MTU", 0, 4096)
+			r.MTU, err = number(p, "MTU", 4, 0, 4096)
 			if err == nil && !slices.Contains([]int{0, 256, 512, 1024, 2048, 4096}, r.MTU) {
 				err = fmt.Errorf("MTU %d: want 256, 512, 1024, 2048 or 4096", r.MTU)
 			}
@@ -165,7 +165,7 @@ func parseGID(p string) (GIDSelector, error) {
 		}
 		return GIDSelector{Select: "address", Address: a}, nil
 	}
-	n, err := number(p, "GID", 0, 65535)
+	n, err := number(p, "GID", 5, 0, 65535)
 	if err != nil {
 		return GIDSelector{}, errors.New("GID " + strconv.Quote(p) + ": want auto, an index, rocev1, rocev2, ib, or an address in brackets")
 	}
@@ -196,9 +196,9 @@ func checkEndpoint(s string) error {
 	return nil
 }
 
-func number(s, what string, lo, hi int) (int, error) {
+func number(s, what string, digits, lo, hi int) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
-	if err != nil || int(n) < lo || int(n) > hi {
+	if err != nil || len(s) > digits || int(n) < lo || int(n) > hi {
 		return 0, fmt.Errorf("%s %q: want a number from %d to %d", what, s, lo, hi)
 	}
 	return int(n), nil
