@@ -105,6 +105,18 @@ func (c *Client) Pool(shard int) *lane.Pool { return c.pools[shard] }
 // Reach are the rails over which a shard can be reached, in the host's order.
 func (c *Client) Reach(shard int) []string { return c.reach[shard] }
 
+// Lanes are the lanes of a rail, to all shards.
+func (c *Client) Lanes(rail string) (out []*lane.Lane) {
+	for _, p := range c.pools {
+		for _, l := range p.Lanes() {
+			if l.Label().Rail == rail {
+				out = append(out, l)
+			}
+		}
+	}
+	return out
+}
+
 // Report is what heartbeats carry.
 func (c *Client) Report() ctrl.Report {
 	var n ctrl.LaneCounts

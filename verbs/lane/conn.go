@@ -104,3 +104,6 @@ func (c *conn) closeQP() error {
 	})
 	return c.destroyEr
 }
+
+// Stats are the QP's counters.
+func (c *conn) Stats() verbs.QPStats { return c.qp.Stats() }

@@ -4,13 +4,16 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/stages/lanes"
 	"github.com/railstore/railstore/stages/launch"
+	"github.com/railstore/railstore/stages/object"
+	"github.com/railstore/railstore/stages/rail"
+	"github.com/railstore/railstore/verbs"
 )
 
 // shardRun is what a shard's process is to run.
@@ -23,54 +26,112 @@ type shardRun struct {
 // runShard brings one shard up, serves until ctx ends or the control plane stops
 // it, drains and takes it down.
 func runShard(ctx context.Context, r shardRun) (err error) {
+	d, at := r.deployment, pipeline.AtShard(r.shard)
 	scope := pipeline.NewScope()
-	stop := context.WithoutCancel(ctx)
 	defer func() {
-		tctx, cancel := context.WithTimeout(stop, r.deployment.Server.ShutdownTimeout.D())
+		tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.Server.ShutdownTimeout.D())
 		defer cancel()
 		if cerr := scope.Close(tctx); err == nil {
 			err = cerr
 		}
 	}()
+	sh, ok := d.Shard(r.shard)
+	if !ok {
+		return pipeline.Errorf(pipeline.LayerConfig, "serve", at, "the deployment has no such shard")
+	}
 	if r.shard == 0 {
 		if err := r.startControl(scope); err != nil {
 			return err
 		}
 	}
-	client, err := pipeline.Run(ctx, scope, pipeline.Stage[shardRun, *ctrl.Client]{
-		Name: "join", Layer: pipeline.LayerControl, Deadline: r.deployment.Pipeline.Publish.Deadline.D(), Run: joinShard,
-	}, r)
+	cfg, err := lanes.ConfigOf(ctx, d)
 	if err != nil {
+		return err
+	}
+	set, err := bringUpRails(ctx, scope, d, sh.Host, sh.Rails, lanes.ServerDemand(d, cfg))
+	if err != nil {
+		return pipeline.Wrap(err, pipeline.LayerResource, "serve", at)
+	}
+	router := new(lanes.Router)
+	if err := r.startObjects(scope, sh, set, router); err != nil {
+		return pipeline.Wrap(err, pipeline.LayerStorage, "serve", at)
+	}
+	join := pipeline.Stage[*rail.Set, *ctrl.Client]{Name: "join", Layer: pipeline.LayerControl, Deadline: d.Pipeline.Publish.Deadline.D(), Run: r.join}
+	client, err := pipeline.Run(ctx, scope, join, set)
+	if err != nil {
+		return err
+	}
+	server := lanes.Serve(ctx, scope, lanes.ServerInput{Set: set, Control: client, Shard: r.shard, Config: cfg, Handler: router, Workers: d.Server.StorageWorkers})
+	if err := client.SetReport(server.Report); err != nil {
 		return err
 	}
 	if err := client.SetState(ctx, ctrl.StateServing, ""); err != nil {
 		return err
 	}
-	wctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stopped := make(chan string, 1)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ev, err := range client.Watch(wctx) {
-			if err != nil {
-				return
-			}
-			if s, ok := ev.(ctrl.Stop); ok {
-				stopped <- s.Reason
-				return
-			}
-		}
-	})
-	defer wg.Wait()
-	defer cancel()
+	pipeline.Emit(ctx, pipeline.Event{Event: "shard_serving", Fields: map[string]any{"rails": len(set.Rails), "pid": os.Getpid()}})
 	reason := ""
 	select {
 	case <-ctx.Done():
 		reason = context.Cause(ctx).Error()
-	case reason = <-stopped:
+	case <-server.Stopped():
+		reason = "stopped through the control plane"
+	case <-server.Done():
+		return pipeline.Wrap(server.Err(), pipeline.LayerControl, "serve", at)
 	}
 	pipeline.Emit(ctx, pipeline.Event{Event: "shard_draining", Reason: reason})
+	dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.Control.Timeout.D())
+	defer cancel()
+	// Clients hear of it where they can; that they cannot does not keep the shard.
+	_ = client.SetState(dctx, ctrl.StateDraining, reason)
 	return nil
+}
+
+// bringUpRails runs the first two stages with the recipe's deadlines.
+func bringUpRails(ctx context.Context, scope *pipeline.Scope, d *deploy.Deployment, host string, names []string, demand rail.Demand) (*rail.Set, error) {
+	resolve, allocate := rail.Resolve, rail.Allocate
+	resolve.Deadline, allocate.Deadline = d.Pipeline.Resolve.Deadline.D(), d.Pipeline.Allocate.Deadline.D()
+	rails, err := pipeline.Run(ctx, scope, resolve, rail.ResolveInput{Deployment: d, Host: host, Rails: names, Drivers: drivers})
+	if err != nil {
+		return nil, err
+	}
+	return pipeline.Run(ctx, scope, allocate, rail.AllocateInput{Deployment: d, Host: host, Rails: rails, Demand: demand})
+}
+
+// startObjects opens the shard's directories and serves stripes from them.
+func (r shardRun) startObjects(scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) error {
+	cfg := object.StoreConfig{Deployment: r.deployment.Name, Shard: r.shard, NoSync: !r.deployment.Objects.Sync}
+	for _, dir := range sh.Dirs {
+		cfg.Dirs = append(cfg.Dirs, r.absolute(dir))
+	}
+	store, err := object.OpenStore(cfg)
+	if err != nil {
+		return err
+	}
+	scope.DeferClose("object store", store.Close)
+	region, err := verbs.MapRegion(int(sh.Slab))
+	if err != nil {
+		return err
+	}
+	scope.DeferClose("unmap slab", region.Close)
+	// Stripes are read into and written from the slab by this end alone.
+	reg, err := set.Register(region, verbs.LocalWrite, nil)
+	if err != nil {
+		return err
+	}
+	scope.DeferClose("deregister slab", reg.Close)
+	slab := object.NewSlab(region.Bytes())
+	scope.DeferClose("slab", func() error { slab.Close(); return nil })
+	service := object.NewService(object.ServiceConfig{Store: store, Slab: slab, Memory: reg})
+	scope.DeferClose("object service", func() error { service.Close(); return nil })
+	router.Handle(uint8(object.OpStoreStripe>>8), service)
+	return nil
+}
+
+func (r shardRun) absolute(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(r.folder.Path, path)
 }
 
 // startControl runs the control plane, which is shard 0's.
@@ -79,12 +140,8 @@ func (r shardRun) startControl(scope *pipeline.Scope) error {
 	d := r.deployment
 	store := ctrl.NewMemoryStore()
 	if d.Control.Store == "bbolt" {
-		path := d.Control.Path
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(r.folder.Path, path)
-		}
 		var err error
-		if store, err = ctrl.OpenBoltStore(path); err != nil {
+		if store, err = ctrl.OpenBoltStore(r.absolute(d.Control.Path)); err != nil {
 			return pipeline.Wrap(err, pipeline.LayerStorage, "control", at)
 		}
 	}
@@ -108,17 +165,17 @@ func (r shardRun) startControl(scope *pipeline.Scope) error {
 	return nil
 }
 
-// joinShard connects to the control plane and becomes a member, until the scope
-// is closed.
-func joinShard(ctx context.Context, scope *pipeline.Scope, r shardRun) (*ctrl.Client, error) {
+// join connects to the control plane and becomes a member, until the scope is
+// closed.
+func (r shardRun) join(ctx context.Context, scope *pipeline.Scope, set *rail.Set) (*ctrl.Client, error) {
 	d := r.deployment
-	sh, _ := d.Shard(r.shard)
-	client, err := ctrl.Dial(ctx, launch.ControlAddress(d), launch.Identity(d), ctrl.ClientOptions{TLS: launch.TLS(d), Timeout: d.Control.Timeout.D()})
+	client, err := ctrl.Dial(ctx, launch.ControlAddress(d), launch.Identity(d),
+		ctrl.ClientOptions{TLS: launch.TLS(d), Timeout: d.Control.Timeout.D(), Sink: func(e pipeline.Event) { pipeline.Emit(ctx, e) }})
 	if err != nil {
 		return nil, err
 	}
 	scope.DeferClose("control client", client.Close)
-	err = client.Join(ctx, ctrl.NodeInfo{ID: ctrl.ShardID(r.shard), Role: ctrl.RoleShard, Host: sh.Host, PID: os.Getpid(), Started: time.Now()})
+	err = client.Join(ctx, ctrl.NodeInfo{ID: ctrl.ShardID(r.shard), Role: ctrl.RoleShard, Host: set.Host, PID: os.Getpid(), Started: time.Now(), Rails: set.Info()})
 	if err != nil {
 		return nil, err
 	}

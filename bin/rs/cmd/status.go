@@ -80,7 +80,7 @@ func (a *app) printStatus(st *ctrl.Status) {
 		if s.PID != 0 {
 			pid = fmt.Sprint(s.PID)
 		}
-		t.row(s.ID, s.Host, pid, a.paintState(s.State.String()), uptime(s.UptimeS), fmt.Sprintf("%d/%d", up, len(s.Rails)), lanes(s.Lanes), s.Reason)
+		t.row(s.ID, s.Host, pid, a.paintState(s.State.String()), uptime(s.UptimeS), fmt.Sprintf("%d/%d", up, len(s.Rails)), laneCell(s.Lanes), s.Reason)
 	}
 	a.printf("%s\n", t)
 	t = newTable("SHARD", "RAIL", "FABRIC", "DEVICE", "PROVIDER", "GID", "MTU", "WEIGHT", "STATE", "REASON")
@@ -102,7 +102,7 @@ func (a *app) printStatus(st *ctrl.Status) {
 	}
 	t = newTable("CLIENT", "PID", "STATE", "LANES")
 	for _, c := range st.Clients {
-		t.row(c.ID, c.PID, a.paintState(c.State.String()), lanes(c.Lanes))
+		t.row(c.ID, c.PID, a.paintState(c.State.String()), laneCell(c.Lanes))
 	}
 	a.printf("\n%s", t)
 }
@@ -117,8 +117,8 @@ func orDash(s string) string {
 	return s
 }
 
-// lanes shows the states that have any lanes.
-func lanes(n ctrl.LaneCounts) string {
+// laneCell shows the states that have any lanes.
+func laneCell(n ctrl.LaneCounts) string {
 	s := ""
 	for _, p := range []struct {
 		n    int

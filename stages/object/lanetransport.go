@@ -1,0 +1,120 @@
+package object
+
+import (
+	"context"
+	"sync"
+
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/stages/lanes"
+	"github.com/railstore/railstore/verbs/lane"
+)
+
+// laneExchange is a lane's exchange as the service sees it.
+type laneExchange struct{ *lane.Exchange }
+
+func (x laneExchange) Rail() string              { return x.Label().Rail }
+func (x laneExchange) Reply(status int32, n int) { x.Exchange.Reply(lane.Status(status), n) }
+
+// Serve answers one request of a client.
+func (s *Service) Serve(x *lane.Exchange) { s.serve(laneExchange{x}) }
+
+// LaneTransportConfig of a LaneTransport.
+type LaneTransportConfig struct {
+	Client *lanes.Client
+	Memory Memory // what Pieces are parts of, registered on every rail
+}
+
+// LaneTransport is the Transport over the lanes of a client.
+//
+// Every request exposes memory, and the lane sees to it that a call which fails
+// returns only when the shard cannot touch that memory any more: its late answer
+// came, or its QP was destroyed. So nothing is left to silence here.
+type LaneTransport struct {
+	cfg LaneTransportConfig
+	// Answers are short; their buffers are kept.
+	answers sync.Pool
+}
+
+// NewLaneTransport makes a transport. It has nothing to close.
+func NewLaneTransport(cfg LaneTransportConfig) *LaneTransport {
+	return &LaneTransport{cfg: cfg, answers: sync.Pool{New: func() any { return new([MaxResponseBytes]byte) }}}
+}
+
+// StoreStripe lets the shard read src and returns when the stripe is durable.
+func (t *LaneTransport) StoreStripe(ctx context.Context, at Path, ref StripeRef, src Piece) error {
+	_, err := t.call(ctx, at, OpStoreStripe, ref, src, false)
+	return err
+}
+
+// FetchStripe lets the shard write the stripe to dst.
+func (t *LaneTransport) FetchStripe(ctx context.Context, at Path, ref StripeRef, dst Piece, verify bool) (Fetched, error) {
+	r, err := t.call(ctx, at, OpFetchStripe, ref, dst, verify)
+	return Fetched{Length: r.length, XXH3: r.xxh3}, err
+}
+
+// DeleteStripe reports whether the stripe was there.
+func (t *LaneTransport) DeleteStripe(ctx context.Context, at Path, ref StripeRef) (bool, error) {
+	r, err := t.call(ctx, at, OpDeleteStripe, ref, Piece{}, false)
+	return r.existed, err
+}
+
+// Quiesce has nothing to do, see LaneTransport.
+func (t *LaneTransport) Quiesce(context.Context, Path) error { return nil }
+
+func (t *LaneTransport) call(ctx context.Context, at Path, op uint16, ref StripeRef, mem Piece, verify bool) (stripeResponse, error) {
+	where := pipeline.AtShard(at.Shard).On(at.Rail)
+	pool := t.cfg.Client.Pool(at.Shard)
+	if pool == nil {
+		return stripeResponse{}, pipeline.Errorf(pipeline.LayerUsage, "call", where, "not connected to this shard")
+	}
+	q := stripeRequest{StripeRef: ref, shard: uint32(at.Shard), verify: verify}
+	if n := len(mem.Bytes); n > 0 {
+		mr := t.cfg.Memory.MR(at.Rail)
+		if mr == nil {
+			return stripeResponse{}, pipeline.Errorf(pipeline.LayerInternal, "call", where, "no registered memory on this rail")
+		}
+		var ok bool
+		if q.memory, ok = mr.Remote().Slice(mem.Off, uint64(n)); !ok {
+			return stripeResponse{}, pipeline.Errorf(pipeline.LayerInternal, "call", where, "%d bytes at %d are outside the registered memory", n, mem.Off)
+		}
+	}
+	var encodeErr error
+	buf := t.answers.Get().(*[MaxResponseBytes]byte)
+	defer t.answers.Put(buf)
+	rsp, err := pool.Call(ctx, lane.Request{Op: op, Rail: at.Rail, Exposed: true, Fill: func(dst []byte) int {
+		var n int
+		n, encodeErr = q.encode(dst)
+		return n
+	}}, buf[:])
+	if encodeErr != nil {
+		return stripeResponse{}, pipeline.Wrap(encodeErr, pipeline.LayerInternal, "call", where)
+	}
+	if err != nil {
+		return stripeResponse{}, lanes.WrapError(err, pipeline.LayerDevice, "call", where)
+	}
+	if err := errorOf(int32(rsp.Status), buf[:rsp.N]); err != nil {
+		return stripeResponse{}, err
+	}
+	return decodeResponse(buf[:rsp.N])
+}
+
+// Counters of a rail since the session began.
+func (t *LaneTransport) Counters(rail string) RailCounters {
+	var c RailCounters
+	if mr := t.cfg.Memory.MR(rail); mr != nil {
+		c.RegisteredBytes = mr.Len()
+	}
+	for _, l := range t.cfg.Client.Lanes(rail) {
+		c.ConnectionsCreated++
+		if l.State() != lane.Active {
+			c.ConnectionsQuiesced++
+		}
+		c.Retransmits += l.Stats().Retransmits
+	}
+	if r, ok := t.cfg.Client.Set.Rail(rail); ok {
+		c.RegisteredBytes += r.MR.Len()
+	}
+	return c
+}
+
+var _ Transport = (*LaneTransport)(nil)

@@ -1,0 +1,224 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/railstore/railstore/verbs"
+)
+
+// Memory is registered memory under a slab, registered on every rail; a
+// *rail.Registration is one. MR is nil for a rail without a registration.
+type Memory interface {
+	MR(rail string) *verbs.MR
+}
+
+// ServiceConfig of a shard's object service.
+type ServiceConfig struct {
+	Store  *Store
+	Slab   *Slab  // over the whole region of Memory
+	Memory Memory // of this shard
+	// MemoryWait is how long a request waits for slab memory before the answer is
+	// that the shard is busy; 0 is 10 s.
+	MemoryWait time.Duration
+}
+
+// Service answers the stripe requests of clients. It has no goroutines: a request
+// is served on the one that calls Serve.
+type Service struct {
+	cfg   ServiceConfig
+	ctx   context.Context
+	stop  context.CancelFunc
+	stats serviceCounters
+}
+
+type serviceCounters struct {
+	stores, fetches, deletes, failures atomic.Uint64
+	bytesIn, bytesOut                  atomic.Uint64
+}
+
+// ServiceStats are counts since the start.
+type ServiceStats struct {
+	Stores, Fetches, Deletes uint64 // that succeeded
+	Failures                 uint64
+	BytesIn, BytesOut        uint64
+}
+
+// NewService makes the service of a shard.
+func NewService(cfg ServiceConfig) *Service {
+	if cfg.MemoryWait == 0 {
+		cfg.MemoryWait = 10 * time.Second
+	}
+	s := &Service{cfg: cfg}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Close makes requests that wait for memory, and all later ones, fail. It does not
+// wait for those being served: the lanes' owner does that.
+func (s *Service) Close() { s.stop() }
+
+// Stats is a snapshot.
+func (s *Service) Stats() ServiceStats {
+	c := &s.stats
+	return ServiceStats{
+		Stores: c.stores.Load(), Fetches: c.fetches.Load(), Deletes: c.deletes.Load(), Failures: c.failures.Load(),
+		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
+	}
+}
+
+// IsOp reports whether an operation of a lane belongs to this service.
+func IsOp(op uint16) bool { return op >= OpStoreStripe && op <= OpDeleteStripe }
+
+// exchange is what serving a request needs of a lane. Read and Write return when
+// the device has done with the local memory, whatever the outcome.
+type exchange interface {
+	Op() uint16
+	Rail() string
+	Payload() []byte
+	Response() []byte
+	Read(ctx context.Context, dst []verbs.SGE, src verbs.RemoteRegion) error
+	Write(ctx context.Context, src []verbs.SGE, dst verbs.RemoteRegion) error
+	Reply(status int32, n int)
+}
+
+func (s *Service) serve(x exchange) {
+	rsp, err := s.do(x)
+	out := x.Response()
+	if err == nil && len(out) < responseBytes {
+		err = fmt.Errorf("%w: room for a response of %d bytes, it has %d", ErrBadRequest, len(out), responseBytes)
+	}
+	if err != nil {
+		s.stats.failures.Add(1)
+		x.Reply(statusOf(err), reason(out, err))
+		return
+	}
+	x.Reply(statusOK, rsp.encode(out))
+}
+
+func (s *Service) do(x exchange) (rsp stripeResponse, err error) {
+	defer func() {
+		// A bug must cost one request, not the shard.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: panic: %v", ErrInternal, r)
+		}
+	}()
+	if s.ctx.Err() != nil {
+		return rsp, fmt.Errorf("%w: shard %d", ErrBusy, s.cfg.Store.Shard())
+	}
+	q, err := decodeRequest(x.Payload())
+	if err != nil {
+		return rsp, err
+	}
+	if int64(q.shard) != int64(s.cfg.Store.Shard()) {
+		return rsp, fmt.Errorf("%w: it is for shard %d, this is shard %d", ErrWrongShard, q.shard, s.cfg.Store.Shard())
+	}
+	switch op := x.Op(); op {
+	case OpStoreStripe:
+		return s.storeStripe(x, &q)
+	case OpFetchStripe:
+		return s.fetchStripe(x, &q)
+	case OpDeleteStripe:
+		rsp.existed, err = s.cfg.Store.Delete(q.Dir, q.File, q.Identity)
+		if err == nil {
+			s.stats.deletes.Add(1)
+		}
+		return rsp, err
+	default:
+		return rsp, fmt.Errorf("%w: operation %#x", ErrBadRequest, op)
+	}
+}
+
+// extent takes memory for the stripe, after checking what the request says of it.
+func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, verbs.SGE, error) {
+	fail := func(err error) (*Extent, verbs.SGE, error) { return nil, verbs.SGE{}, err }
+	mr := s.cfg.Memory.MR(x.Rail())
+	switch {
+	case q.Length > MaxStripeBytes:
+		return fail(fmt.Errorf("%w: a stripe of %d bytes, at most %d are allowed", ErrBadRequest, q.Length, MaxStripeBytes))
+	case q.memory.Length < q.Length:
+		return fail(fmt.Errorf("%w: stripe %d has %d bytes, the client's memory %d", ErrTooSmall, q.Index, q.Length, q.memory.Length))
+	case q.memory.Addr+q.memory.Length < q.memory.Addr:
+		return fail(fmt.Errorf("%w: %d bytes of memory at %#x", ErrBadRequest, q.memory.Length, q.memory.Addr))
+	case mr == nil:
+		return fail(fmt.Errorf("%w: no registered memory on rail %s", ErrInternal, x.Rail()))
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.cfg.MemoryWait, ErrBusy)
+	defer cancel()
+	ext, err := s.cfg.Slab.Acquire(ctx, int(q.Length))
+	switch {
+	case s.ctx.Err() != nil && err != nil:
+		return fail(fmt.Errorf("%w: it is stopping", ErrBusy))
+	case err != nil:
+		return fail(err)
+	}
+	return ext, mr.SGE(ext.off, q.Length), nil
+}
+
+func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
+	// What cannot be stored is not transferred.
+	if _, err := s.cfg.Store.dir(q.Dir, q.File, q.Index); err != nil {
+		return rsp, err
+	}
+	ext, sge, err := s.extent(x, q)
+	if err != nil {
+		return rsp, err
+	}
+	defer ext.Release()
+	if q.Length > 0 {
+		src, _ := q.memory.Slice(0, q.Length)
+		if err := x.Read(s.ctx, []verbs.SGE{sge}, src); err != nil {
+			return rsp, s.transferFailed(err)
+		}
+	}
+	if h := xxh3.Hash(ext.Bytes()); h != q.XXH3 {
+		return rsp, fmt.Errorf("%w: stripe %d arrived at shard %d with xxh3 %s, the client says %s", ErrChecksum, q.Index, s.cfg.Store.Shard(), Hex(h), Hex(q.XXH3))
+	}
+	m := StripeMeta{Identity: q.Identity, Length: q.Length, XXH3: q.XXH3}
+	if err := s.cfg.Store.Write(q.Dir, q.File, &m, ext.Bytes()); err != nil {
+		return rsp, err
+	}
+	s.stats.stores.Add(1)
+	s.stats.bytesIn.Add(q.Length)
+	return stripeResponse{length: q.Length, xxh3: q.XXH3}, nil
+}
+
+func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
+	ext, sge, err := s.extent(x, q)
+	if err != nil {
+		return rsp, err
+	}
+	defer ext.Release()
+	m, err := s.cfg.Store.Read(q.Dir, q.File, q.Identity, ext.Bytes())
+	if err != nil {
+		return rsp, err
+	}
+	if q.verify {
+		if h := xxh3.Hash(ext.Bytes()); h != m.XXH3 {
+			return rsp, fmt.Errorf("%w: %s in directory %d of shard %d: xxh3 %s, %s was stored", ErrCorrupt, q.File, q.Dir, s.cfg.Store.Shard(), Hex(h), Hex(m.XXH3))
+		}
+	}
+	if q.Length > 0 {
+		dst, _ := q.memory.Slice(0, q.Length)
+		if err := x.Write(s.ctx, []verbs.SGE{sge}, dst); err != nil {
+			return rsp, s.transferFailed(err)
+		}
+	}
+	s.stats.fetches.Add(1)
+	s.stats.bytesOut.Add(q.Length)
+	return stripeResponse{length: m.Length, xxh3: m.XXH3}, nil
+}
+
+// transferFailed names a failed transfer. The client rarely hears of it: its QP is
+// gone as well.
+func (s *Service) transferFailed(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: shard %d is stopping", ErrBusy, s.cfg.Store.Shard())
+	}
+	return fmt.Errorf("%w: transfer with the client's memory: %w", ErrInternal, err)
+}
