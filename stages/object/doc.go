@@ -1,0 +1,52 @@
+// Package object stores objects in stripes over the shards and their directories,
+// and reads one object over several rails at once.
+//
+// # At a shard
+//
+// Store keeps stripe files: the stripe's bytes, then a trailer that says whose they
+// are (stripefile.go). A file gets its name only when its content is durable, its
+// name comes from the object's handle and never from the user's name (stripename.go).
+// Service answers the stripe requests that come over lanes (message.go): it moves
+// the bytes between the client's memory and a Slab of its own by RDMA.
+//
+// # At a client
+//
+// Worker puts and reads over a Transport (Client, over lanes) and a Catalog (the
+// control plane).
+//
+//	put     source → stripes → store on every shard, durable → one commit → the old
+//	        generation's stripes go
+//	read    lookup → stripe (validate, plan) → fetch → verify → commit
+//
+// lookup gives the descriptor and the placement. stripe is pure arithmetic: Validate
+// refuses placements that do not add up, BuildPlan gives every stripe to a rail, byte
+// by byte by the rails' weights, and cuts tasks and waves under the caps. fetch asks
+// the shards to write the stripes into one extent of registered memory. verify checks
+// each stripe on the goroutine that asked for it and hashes the whole in order as
+// the pieces come. commit looks the object up again and hands over a LeasedBuffer, or
+// renames an Output. Nothing is handed over before all of it is verified.
+//
+// # Failures
+//
+// A failed path (a rail to a shard) is left alone for the cooldown; the paths that
+// remain take over what is missing, or the read ends, as the recipe says. Memory that
+// a failed transfer may still touch is used again only after Transport.Quiesce; if
+// that fails it is condemned, never reused. A stripe that arrives with wrong bytes is
+// read once more, over another rail, and the shard is asked to check its file first. A
+// descriptor that is stale is looked up again. What each answer of a shard means is
+// decided in one place, classify.
+//
+// A put that fails before its commit removes its stripes. A put that dies leaves files
+// that Store.Sweep finds; what a commit replaced stays listed in the catalog until its
+// stripes are gone (Worker.Reclaim).
+//
+// Owns: Store, Slab, Service, Client, Worker, Plan, LeasedBuffer, Output, the stripe
+// protocol, the form of handles, file names and stripe files.
+// Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail.
+// Goroutines: those of Put, Read and the removal of stripes, each waited for before
+// the call returns. Store, Slab and Service have none.
+// Locks: directory.mu is held over the creation of a fan-out folder; Slab.mu, Worker.mu,
+// meter.mu, inOrder.mu and the mutex of a job are held over no call out of the package,
+// but for Worker.mu over Config.RailState. A job's mutex may be held when Worker.mu is
+// taken, no other is taken under another.
+package object
