@@ -63,7 +63,7 @@ func TestKilledWriter(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var reserved uint64
-	for round := range 12 {
+	for round := range 30 {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWriter$")
 		cmd.Env = append(os.Environ(), crashEnv+"="+path)
 		out, err := cmd.StdoutPipe()

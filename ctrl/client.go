@@ -189,6 +189,20 @@ func (e *WaitError) Error() string {
 	return s
 }
 
+// Hint says what to do about it.
+func (e *WaitError) Hint() string {
+	var h interface{ Hint() string }
+	if errors.As(e.Last, &h) {
+		return h.Hint()
+	}
+	for _, m := range e.Missing {
+		if n, ok := m.ID.Shard(); ok {
+			return fmt.Sprintf("rs logs shows what shard %d does, rs status the state of all", n)
+		}
+	}
+	return ""
+}
+
 func (e *WaitError) Unwrap() []error {
 	if e.Last == nil {
 		return []error{e.Err}

@@ -16,6 +16,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Longer conversations than rapid's own 30 steps, so that leases end in them.
+	_ = flag.Set("rapid.steps", "80")
 	flag.Parse()
 	if seed := os.Getenv("RS_TEST_SEED"); seed != "" {
 		if err := flag.Set("rapid.seed", seed); err != nil {

@@ -331,7 +331,7 @@ func (r *Registry) Publish(_ time.Time, inc uint64, o Offer) (Offer, []Notice, e
 	if to == nil {
 		return Offer{}, nil, &AbsentError{ID: o.To, Reason: "it has not joined"}
 	}
-	if !to.member() || to.expected && o.ToIncarnation == 0 {
+	if !to.member() {
 		return Offer{}, nil, &AbsentError{ID: o.To, State: to.state, Reason: to.reason}
 	}
 	if o.ToIncarnation != 0 && o.ToIncarnation != to.inc {

@@ -2,6 +2,7 @@ package ctrl
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -292,6 +293,18 @@ func TestControlPlaneRestarts(t *testing.T) {
 	if !told.has("control_rejoined") {
 		t.Errorf("the sink was told %v", told.seen)
 	}
+	has := func(from, to NodeID) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_, ok := s.reg.Fetch(from, to)
+		return ok
+	}
+	for !has("client/a", "shard/0") || !has("shard/0", "client/a") {
+		if ctx.Err() != nil {
+			t.Fatal("the offers were not published again")
+		}
+		runtime.Gosched()
+	}
 	// Nothing was lost: state and offers are as before, and no peer is gone.
 	if err := client.WaitReady(ctx, "shard/0"); err != nil {
 		t.Fatal(err)
@@ -308,6 +321,115 @@ func TestControlPlaneRestarts(t *testing.T) {
 	// A shard that dies now is reported as ever.
 	_ = shard.Close()
 	want[PeerGone](ce)
+}
+
+// A call that meets a control plane which has just restarted joins again by itself
+// and goes through, also when its receiver is not back yet.
+func TestCallsAcrossRestart(t *testing.T) {
+	s := startServer(t, ServerConfig{}) // heartbeats do not come in time to help
+	addr, ctx := s.Addr(), testContext(t)
+	shard, client := join(t, addr, "shard/0"), join(t, addr, "client/a")
+	se := watch(t, shard)
+	for g := range uint64(4) {
+		if err := client.Publish(ctx, offer("shard/0", g+1, 2)); err != nil {
+			t.Fatal(err)
+		}
+		for o := (Offer{}); o.Generation != g+1; {
+			switch e := se.get().(type) {
+			case OfferReceived:
+				o = e.Offer
+			case Rejoined, PeerState:
+			default:
+				t.Fatalf("%T %v", e, e)
+			}
+		}
+		if err := shard.SetState(ctx, StateServing, fmt.Sprint(g)); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Close()
+		s = startServer(t, ServerConfig{Address: addr})
+	}
+	// The catalog knows nothing of memberships and just goes on.
+	if _, err := client.Begin(ctx, key); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.WaitReady(ctx, "shard/0"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A stop of everything reaches also who had to join again, and nobody returns.
+func TestStopOfEverything(t *testing.T) {
+	s := startServer(t, ServerConfig{Timing: quick})
+	ctx := testContext(t)
+	a, b := join(t, s.Addr(), "client/a"), join(t, s.Addr(), "client/b")
+	if err := a.Stop(ctx, "maintenance"); err != nil {
+		t.Fatal(err)
+	}
+	if e := want[Stop](watch(t, b)); e.Reason != "maintenance" {
+		t.Fatalf("%+v", e)
+	}
+	s.mu.Lock()
+	inc := s.reg.nodes["client/b"].inc
+	s.mu.Unlock()
+	if err := s.change(func(now time.Time) ([]Notice, error) { return s.reg.Leave(now, "client/b", inc, "test") }); err != nil {
+		t.Fatal(err)
+	}
+	var last error
+	for _, err := range b.Watch(ctx) {
+		last = err
+	}
+	if !errors.Is(last, ErrStopping) || !strings.Contains(last.Error(), "maintenance") {
+		t.Fatal(last)
+	}
+	if st := s.Status(); st.Control.State != "stopping" || st.Control.Reason != "maintenance" {
+		t.Errorf("%+v", st.Control)
+	}
+}
+
+// The keys of the status are a promise to programs.
+func TestStatusJSON(t *testing.T) {
+	s := startServer(t, ServerConfig{})
+	c := join(t, s.Addr(), "shard/0")
+	join(t, s.Addr(), "client/a")
+	st, err := c.Status(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Deployment, Digest string
+		Control            map[string]any
+		Shards, Clients    []map[string]any
+	}
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	has := func(m map[string]any, keys ...string) {
+		t.Helper()
+		for _, k := range keys {
+			if v, ok := m[k]; !ok || v == nil {
+				t.Errorf("%q is missing in %v", k, m)
+			}
+		}
+	}
+	if got.Deployment != "demo" || got.Digest != "d1" || len(got.Shards) != 2 || len(got.Clients) != 1 {
+		t.Fatalf("%s", b)
+	}
+	has(got.Control, "address", "state")
+	for _, x := range got.Shards {
+		has(x, "id", "host", "pid", "state", "uptime_s", "reason", "lanes", "rails")
+		has(x["lanes"].(map[string]any), "active", "dirty", "rebuilding", "dead")
+	}
+	has(got.Shards[0]["rails"].([]any)[0].(map[string]any), "name", "fabric", "device", "provider", "gid", "gid_type", "mtu", "weight", "state", "reason")
+	has(got.Clients[0], "id", "pid", "lanes")
+	var back Status
+	if err := json.Unmarshal(b, &back); err != nil || back.Shards[0].State != StateStarting {
+		t.Errorf("%+v %v", back, err)
+	}
 }
 
 func TestPeerLostDuringRestart(t *testing.T) {

@@ -149,6 +149,9 @@ func (c *Client) SetReport(report func() Report) error {
 	if err != nil {
 		return c.fail("set_report", pipeline.Nowhere, err)
 	}
+	if report == nil {
+		report = func() Report { return Report{} }
+	}
 	s.mu.Lock()
 	s.report = report
 	s.mu.Unlock()
