@@ -111,6 +111,12 @@ func TestHelpExamples(t *testing.T) {
 				if !strings.HasPrefix(ex, "rs up") && !strings.HasPrefix(ex, "rs vet") {
 					s.must("rs up --quiet recipes/two-rail.cue")
 				}
+				switch strings.Fields(ex)[1] {
+				case "read", "stat", "ls", "rm":
+					s.must("rs put --quiet kv/layer0 big.bin")
+				case "put":
+					s.must("rs rm --quiet kv/layer1 || true") // for --if-absent
+				}
 				if out, err := s.run(ex); err != nil {
 					t.Errorf("%s: %v\n%s", ex, err, out)
 				}

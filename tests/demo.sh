@@ -85,6 +85,7 @@ read_over "rail1 alone" --rails rail1
 step "rs down"
 "$rs" down
 
-printf '\n%s\n' "${rows[@]}"
+echo
+printf '%s\n' "${rows[@]}"
 printf '\nPASSED: %d bytes came back identical over both rails and over each alone, in %d s altogether.\n' "$bytes" $((SECONDS - started))
 echo "Both rails and all processes share this machine's cores, so two rails are not twice as fast here."

@@ -262,9 +262,9 @@ func TestPackageNamesAndDocs(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, word := range []string{"Owns: ", "Imports: ", "Goroutines: ", "Locks: "} {
+		for _, word := range []string{"Owns:", "Imports:", "Goroutines:", "Locks:"} {
 			if !bytes.Contains(b, []byte(word)) {
-				t.Errorf("%s: its %s has no %q paragraph", name, doc, strings.TrimSpace(word))
+				t.Errorf("%s: its %s has no %q paragraph", name, doc, word)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -48,19 +50,38 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Vars = append(env.Vars, box.env()...)
+			env.Vars = append(env.Vars, "UNSHARE="+unshareFlags())
 			env.Defer(box.close)
 			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "unshare" {
+				return unshareFlags() != "", nil
+			}
+			return false, fmt.Errorf("there is no condition %q", cond)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"code":     cmdCode,
 			"jsonhas":  cmdJSONHas,
 			"killpid":  cmdKillShard,
 			"waitfile": cmdWaitFile,
+			"waitgrow": cmdWaitGrow,
 			"listen":   cmdListen,
 			"copyport": cmdCopyPort,
 		},
 	})
 }
+
+// unshareFlags are those with which unshare(1) gives a mount namespace of one's own
+// here, empty when neither root nor user namespaces are to be had.
+var unshareFlags = sync.OnceValue(func() string {
+	for _, f := range []string{"-m", "-Urm"} {
+		if exec.Command("unshare", f, "true").Run() == nil {
+			return f
+		}
+	}
+	return ""
+})
 
 // sandbox is a folder in which commands run as a user would run them in a clone:
 // recipes are at recipes/, the state folder is the sandbox's own, and control
@@ -278,6 +299,32 @@ func cmdWaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	}) {
 		b, _ := os.ReadFile(path)
 		ts.Fatalf("%s has no %s:\n%s", args[0], args[1], b)
+	}
+}
+
+// waitgrow DIR BYTES: waits until the files below the folder have that many bytes.
+func cmdWaitGrow(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: waitgrow dir bytes")
+	}
+	want, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	var sum int64
+	if !poll(20*time.Second, func() bool {
+		sum = 0
+		// Files come and go meanwhile; only the sum matters.
+		_ = filepath.WalkDir(ts.MkAbs(args[0]), func(_ string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return nil
+			}
+			if fi, err := d.Info(); err == nil {
+				sum += fi.Size()
+			}
+			return nil
+		})
+		return sum >= want
+	}) {
+		ts.Fatalf("%s has %d bytes, want %d", args[0], sum, want)
 	}
 }
 

@@ -115,7 +115,7 @@ func withCode(text, code string) string {
 		return text
 	}
 	if strings.Contains(text, " "+code) {
-		return strings.Replace(text, " "+code, " ("+code+")", 1)
+		return strings.ReplaceAll(text, " "+code, " ("+code+")")
 	}
 	return text + " (" + code + ")"
 }

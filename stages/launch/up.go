@@ -185,7 +185,7 @@ func (u *upRun) wait(ctx context.Context) (*ctrl.Status, error) {
 					}
 				} else if !told[s.ID] && u.isChild(s.ID) {
 					told[s.ID] = true
-					u.emit(pipeline.Event{Event: "shard_serving", Shard: &s.ID, Seconds: s.UptimeS})
+					u.emit(pipeline.Event{Event: "shard_ready", Shard: &s.ID, Seconds: s.UptimeS})
 				}
 			}
 			if all {

@@ -90,7 +90,7 @@ func TestUpStatusDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"shard_started", "shard_serving", "deployment_serving", "shard_stopped", "deployment_stopped"} {
+	for _, want := range []string{"shard_started", "shard_ready", "deployment_serving", "shard_stopped", "deployment_stopped"} {
 		if !strings.Contains(strings.Join(events, " "), want) {
 			t.Errorf("no event %s in %v", want, events)
 		}

@@ -126,8 +126,8 @@ func progressLine(e pipeline.Event) string {
 	switch e.Event {
 	case "shard_started":
 		return fmt.Sprintf("%s  started, pid %v", who, e.Fields["pid"])
-	case "shard_serving":
-		return fmt.Sprintf("%s  serving%s", who, took)
+	case "shard_ready":
+		return fmt.Sprintf("%s  serving%s", who, took) // the control plane says so
 	case "shard_stopped":
 		return fmt.Sprintf("%s  %s%s", who, e.Reason, took)
 	case "stage_done":

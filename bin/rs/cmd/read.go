@@ -1,0 +1,169 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/stages/object"
+)
+
+func (a *app) readCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "read",
+		Usage:     "read an object over all rails at once, verified",
+		ArgsUsage: "NAMESPACE/OBJECT",
+		Description: `Reads the object into memory over every rail of the host, in shares by weight,
+checks every stripe, and only then writes the output. A file gets its new content
+all at once or stays as it was; "-" is standard output. Without -o the content is
+read and verified and goes nowhere. With --explain it prints which bytes would
+come over which rail, and reads nothing.
+
+Examples:
+   rs read kv/layer0 -o out.bin
+   rs read kv/layer0 --rails rail0 -o out.bin
+   rs read kv/layer0 --explain
+   rs read kv/layer0 --format json`,
+		Flags: []cli.Flag{
+			deploymentFlag(), hostFlag(), railsFlag(),
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FILE` to write, or - for standard output"},
+			&cli.BoolFlag{Name: "explain", Usage: "print the plan and read nothing"},
+			&cli.BoolFlag{Name: "fail-on-degraded", Usage: "exit with 5 when the object is complete but did not come as planned"},
+		},
+		Action: a.read,
+	}
+}
+
+func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
+	args, err := arguments(c, "NAMESPACE/OBJECT")
+	if err != nil {
+		return err
+	}
+	key, err := objectArgument(c, args[0])
+	if err != nil {
+		return err
+	}
+	rails, err := railsOf(c)
+	if err != nil {
+		return err
+	}
+	to := c.String("output")
+	if to == "" && c.IsSet("output") {
+		return usagef("-o: want a file name, or - for standard output")
+	}
+	if c.Bool("explain") {
+		return a.explain(ctx, c, key, rails)
+	}
+	var out *object.Output
+	if to != "" {
+		if out, err = object.OpenOutput(to, a.out); err != nil {
+			return atOp("read", err)
+		}
+		defer func() { err = joinClose(err, out.Abort) }()
+	}
+	ctx, w, done, err := a.openSession(ctx, c, rails)
+	if err != nil {
+		return err
+	}
+	defer func() { err = joinClose(err, done) }()
+	bar := a.newBar("read "+key.String(), 0)
+	buf, rep, err := w.Read(ctx, key, object.ReadOptions{Rails: rails, Progress: bar.add})
+	bar.stop()
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	if out != nil {
+		rep.Output = to
+		if err := out.Commit(buf.Bytes()); err != nil {
+			return atOp("read", err)
+		}
+	}
+	if err := a.printRead(key, rep, to); err != nil {
+		return err
+	}
+	if rep.Degraded && c.Bool("fail-on-degraded") {
+		return fmt.Errorf("read: %s: %w: %s", key, errDegraded, degradation(rep))
+	}
+	return nil
+}
+
+func (a *app) explain(ctx context.Context, c *cli.Command, key object.Key, rails []string) (err error) {
+	ctx, w, done, err := a.openSession(ctx, c, rails)
+	if err != nil {
+		return err
+	}
+	defer func() { err = joinClose(err, done) }()
+	p, err := w.Explain(ctx, key, rails)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(p)
+	}
+	a.printf("%s", p)
+	return nil
+}
+
+// printRead reports a read; on standard error when the content itself went to
+// standard output.
+func (a *app) printRead(key object.Key, rep *object.ReadReport, to string) error {
+	if to == "-" {
+		on := *a
+		on.out, on.outTTY = a.err, a.errTTY
+		if a.quiet {
+			on.out = io.Discard
+		}
+		a = &on
+	}
+	if a.json {
+		return a.printJSON(rep)
+	}
+	a.printf("%s generation %d: %s in %s, %s, verified, xxh3 %s\n", key, rep.Generation, bytesText(rep.Bytes), seconds(rep.Seconds), rate(rep.BytesPerSecond), rep.XXH3)
+	a.printRails(rep.Rails)
+	if rep.Degraded {
+		a.printf("%s\n", a.paint(yellow, "degraded: "+degradation(rep)))
+	}
+	if to != "" && to != "-" {
+		a.printf("written to %s\n", to)
+	}
+	return nil
+}
+
+// degradation says what did not go as planned.
+func degradation(rep *object.ReadReport) string {
+	var p []string
+	if rep.ReroutedBytes > 0 {
+		p = append(p, fmt.Sprintf("%d bytes came over another rail than planned", rep.ReroutedBytes))
+	}
+	if rep.Rereads > 0 {
+		p = append(p, fmt.Sprintf("%d stripes were read twice", rep.Rereads))
+	}
+	if rep.Attempts > 1 {
+		p = append(p, fmt.Sprintf("the object changed meanwhile and was read %d times", rep.Attempts))
+	}
+	p = append(p, rep.Excluded...)
+	if len(p) == 0 {
+		return "not as planned"
+	}
+	return strings.Join(p, "; ")
+}
+
+// atOp names the operation of an error that has no place yet.
+func atOp(op string, err error) error {
+	return pipeline.Wrap(err, pipeline.LayerStorage, op, pipeline.Nowhere)
+}
+
+// joinClose closes at the end of a command; its error counts only when there is
+// no other.
+func joinClose(err error, done func() error) error {
+	if cerr := done(); cerr != nil && err == nil && !errors.Is(cerr, context.Canceled) {
+		return cerr
+	}
+	return err
+}

@@ -1,0 +1,60 @@
+package cmd
+
+import (
+	"context"
+
+	"github.com/urfave/cli/v3"
+)
+
+func (a *app) rmCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "rm",
+		Usage:     "remove objects",
+		ArgsUsage: "NAMESPACE/OBJECT...",
+		Description: `An object is gone as soon as the catalog has forgotten it. Stripes of it that
+cannot be removed now are kept as garbage and removed later.
+
+Examples:
+   rs rm kv/layer0`,
+		Flags:  []cli.Flag{deploymentFlag(), hostFlag()},
+		Action: a.rm,
+	}
+}
+
+func (a *app) rm(ctx context.Context, c *cli.Command) (err error) {
+	args, err := arguments(c, "NAMESPACE/OBJECT...")
+	if err != nil {
+		return err
+	}
+	for _, s := range args {
+		if _, err := objectArgument(c, s); err != nil {
+			return err
+		}
+	}
+	ctx, w, done, err := a.openSession(ctx, c, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = joinClose(err, done) }()
+	for _, s := range args {
+		key, err := objectArgument(c, s)
+		if err != nil {
+			return err
+		}
+		rep, err := w.Remove(ctx, key)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			if err := a.printJSON(rep); err != nil {
+				return err
+			}
+			continue
+		}
+		a.printf("%s generation %d removed: %s, %d stripes\n", key, rep.Generation, size(rep.Bytes), rep.RemovedStripes)
+		if rep.LeftStripes > 0 {
+			a.progress("%d stripes could not be removed yet; they are kept as garbage", rep.LeftStripes)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package cmd
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/railstore/railstore/ctrl"
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/stages/launch"
+	"github.com/railstore/railstore/stages/object"
+)
+
+// leaveTime bounds the leave of a session. When it is over, the lease ends it.
+const leaveTime = 10 * time.Second
+
+// openSession connects to the deployment that the command means, over the rails
+// that it names. The context that it gives back is ctx whose events go to those
+// of the deployment. done ends the session.
+func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (_ context.Context, s *object.Session, done func() error, err error) {
+	f, err := a.folder(c)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	r, err := f.RequireRunning()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	log, err := f.OpenEvents(-1)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx = pipeline.WithSink(ctx, func(e pipeline.Event) { clientEvent(log, e) })
+	d := r.Deployment
+	host := c.String(flagHost)
+	if host != "" {
+		if _, ok := d.Host(host); !ok {
+			_ = log.Close()
+			return nil, nil, nil, usagef("--host %s: %s has no such host", host, d.Name)
+		}
+	}
+	s, err = object.OpenSession(ctx, object.SessionConfig{
+		Deployment: d, Host: host, Rails: rails, Drivers: drivers,
+		Control: launch.ControlAddress(d), Identity: launch.Identity(d),
+		Options: ctrl.ClientOptions{TLS: launch.TLS(d), Timeout: d.Control.Timeout.D()},
+		Limits:  object.LimitsOf(d.Reader),
+	})
+	if err != nil {
+		_ = log.Close()
+		return nil, nil, nil, err
+	}
+	return ctx, s, func() error {
+		defer func() { _ = log.Close() }()
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+		defer cancel()
+		return s.Close(cctx)
+	}, nil
+}
+
+// clientEvent writes an event of a short-lived client: its stages only when they
+// fail, else every command would fill the events with its start.
+func clientEvent(log *launch.EventLog, e pipeline.Event) {
+	switch e.Event {
+	case "stage_start", "stage_done":
+		return
+	}
+	fields := map[string]any{"client_pid": os.Getpid()}
+	for k, v := range e.Fields {
+		fields[k] = v
+	}
+	e.Fields = fields
+	log.Emit(e)
+}
