@@ -39,6 +39,7 @@ func TestCallEchoes(t *testing.T) {
 			}
 		}
 		c, s := r.pool.Counters(), r.acceptor.Counters()
+		r.until("the last answer to be counted", func() bool { return s.CompleteResponse.Load() >= 12 })
 		if c.SubmitRequest.Load() != 12 || s.CompleteResponse.Load() != 12 || s.ReadySlots.Load() != 12 || c.PendingRPC.Load() != 0 {
 			t.Fatalf("counters: %v / %v", c.Fields(), s.Fields())
 		}
@@ -74,6 +75,9 @@ func TestExchangeFields(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The race detector does not see that an answer comes after its handler.
+	mu.Lock()
+	defer mu.Unlock()
 	want := []string{"9 3 1152921504606846976 256 3 true true", "1 0 0 17 3 false false", "0 0 0 256 3 false false", "0 0 0 0 3 false false", "0 0 0 5 3 false false"}
 	if strings.Join(seen, "|") != strings.Join(want, "|") {
 		t.Fatalf("handler saw\n%q, want\n%q", seen, want)

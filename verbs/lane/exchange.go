@@ -209,8 +209,8 @@ func (sl *ServerLane) flushLocked() {
 	}
 	rest := copy(sl.out, sl.out[n:])
 	sl.out = sl.out[:rest]
-	// Only a peer that breaks the rules writes into a slot before its answer, so
-	// this is not done slot by slot.
+	// A word that came before its slot was idle: of a peer that did not wait for
+	// the answer, or that was quicker with the next request than this goroutine.
 	if sl.early {
 		sl.early = false
 		for i := range sl.slots {

@@ -303,8 +303,8 @@ func (sl *ServerLane) idleLocked(s *serverSlot) {
 	sl.noticeLocked(s, false)
 }
 
-// examine checks a descriptor before anything else is touched. One whose
-// checksum does not match may not be there yet, and is waited for.
+// examine checks a descriptor before anything else is touched. One that does not
+// match may not be there yet, and is waited for.
 func (sl *ServerLane) examine(x *Exchange) Status {
 	if x.malformed {
 		sl.count.InvalidDescriptor.Add(1)
@@ -334,8 +334,8 @@ func (sl *ServerLane) wait(x *Exchange) {
 }
 
 // examineOnce copies the descriptor, so that a peer that goes on writing cannot
-// change what was checked. matches is false when the checksum does not cover
-// what is there; a descriptor that matches its checksum is final.
+// change what was checked. matches is false when what is there is not all of this
+// request; a descriptor that matches its word and its checksum is final.
 func (sl *ServerLane) examineOnce(x *Exchange) (st Status, matches bool) {
 	copy(x.desc[:], x.slot.req.b[:descBytes])
 	d := desc(x.desc[:])
@@ -348,8 +348,11 @@ func (sl *ServerLane) examineOnce(x *Exchange) (st Status, matches bool) {
 	if d.checksum() != sum(d, x.payload, sl.cfg.HeaderChecksum) {
 		return StatusInvalid, false
 	}
+	if d.seq() != x.seq {
+		return StatusInvalid, false // still the request before
+	}
 	switch {
-	case d.magic() != descMagic, d.version() != Version, d.seq() != x.seq, d.generation() != sl.gen, d.slot() != x.index:
+	case d.magic() != descMagic, d.version() != Version, d.generation() != sl.gen, d.slot() != x.index:
 		return StatusInvalid, true
 	case d.label() != uint32(sl.label.Shard):
 		return StatusWrongShard, true
