@@ -2,6 +2,7 @@ package rxe
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 )
 
@@ -12,6 +13,9 @@ func TestGuestBoots(t *testing.T) {
 	exclusive(t, dir)
 	k := fetchKernel(t, dir)
 	j := newJob(t)
+	if out, err := exec.Command("go", "test", "-c", "-o", j.dir+"/ibv.test", "../../verbs/ibv").CombinedOutput(); err != nil {
+		t.Fatal(string(out))
+	}
 	j.programs = []program{{"look", os.Getenv("RS_LOOK")}}
 	s, err := j.run(t, k, os.Stderr)
 	t.Log(err)
