@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/klauspost/cpuid/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/railstore/railstore/verbs/soft/internal/udp"
 	"github.com/railstore/railstore/verbs/soft/internal/wire"
@@ -26,6 +27,10 @@ const (
 	densePause = int64(50 * time.Microsecond)
 	goneAfter  = int64(100 * time.Microsecond)
 	lease      = time.Millisecond
+
+	// yieldAfter polls in a row that find nothing the poller gives way: some
+	// twenty microseconds.
+	yieldAfter = 64
 )
 
 // spinTime is how long the device's goroutine polls the socket after traffic
@@ -43,10 +48,11 @@ var spinTime = func() int64 {
 
 // pollers keeps track of goroutines that do the device's work.
 type pollers struct {
-	last atomic.Int64 // when one came; 0 after one said that it leaves
-	run  int          // guarded by device.rx
-	busy atomic.Bool  // one is dense
-	away atomic.Bool  // the device's goroutine sleeps without the socket
+	last  atomic.Int64 // when one came; 0 after one said that it leaves
+	run   int          // how often one came without a pause; guarded by device.rx
+	empty int          // how often there was nothing to do since; guarded by device.rx
+	busy  atomic.Bool  // one is dense
+	away  atomic.Bool  // the device's goroutine sleeps without the socket
 }
 
 // note that a poller came; device.rx is held.
@@ -94,11 +100,27 @@ func (d *device) Progress() bool {
 		d.flushHeld(now)
 		n++
 	}
-	if now >= d.nextScan.Load() {
+	if now >= d.nextScan.Load() && n < recvBatch {
 		d.scan(now)
 	}
+	yield := false
+	if n > 0 {
+		d.poll.empty = 0
+	} else if d.poll.empty++; d.poll.empty >= yieldAfter {
+		d.poll.empty, yield = 0, true
+	}
 	d.rx.Unlock()
+	if yield {
+		giveWay()
+	}
 	return n > 0
+}
+
+// giveWay lets others have the processor, of Go's and of the system's: whoever
+// is being waited for may be one of them.
+func giveWay() {
+	runtime.Gosched()
+	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }
 
 // run is the device's goroutine.
@@ -124,7 +146,8 @@ func (d *device) run() {
 		d.rx.Lock()
 		n := d.receive(now, false)
 		d.flushHeld(now)
-		if now >= d.nextScan.Load() {
+		// Timers are for what did not come: look first at all that did.
+		if now >= d.nextScan.Load() && n < recvBatch {
 			d.scan(now)
 		}
 		d.rx.Unlock()
@@ -133,7 +156,7 @@ func (d *device) run() {
 			continue
 		}
 		if now-worked < spin {
-			runtime.Gosched()
+			giveWay()
 			continue
 		}
 		d.sleep(true, -1)

@@ -1,0 +1,266 @@
+package soft
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/verbstest"
+)
+
+// bulk is the size of one transfer of the bandwidth benchmarks.
+const bulk = 64 << 20
+
+// benchPair is a pair whose first completion the caller spins for.
+func benchPair(b *testing.B, f verbstest.Fixture, o Options) *verbstest.Pair {
+	b.Helper()
+	p := f.New(b, openPair(o, "127.0.0.1", "127.0.0.2"))
+	// Touch every page, so that what is measured is not the kernel's zeroing.
+	for _, s := range []*verbstest.Side{p.A, p.B} {
+		m := s.Bytes()
+		for i := 0; i < len(m); i += 4096 {
+			m[i] = byte(i >> 12)
+		}
+	}
+	return p
+}
+
+// spin polls until there is a completion.
+func spin(b *testing.B, s *verbstest.Side, wcs []verbs.WC) int {
+	for {
+		n, err := s.CQ.Poll(wcs)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range wcs[:n] {
+			if wcs[i].Status != verbs.WCSuccess {
+				b.Fatal(wcs[i].Status, s.QP.Err())
+			}
+		}
+		if n > 0 {
+			return n
+		}
+	}
+}
+
+func bandwidth(b *testing.B, op verbs.Opcode, size int, o Options) {
+	p := benchPair(b, verbstest.Fixture{Size: bulk}, o)
+	per := bulk / size
+	addr, rkey := p.B.At(0)
+	var wcs [16]verbs.WC
+	post := func(i int) {
+		if op == verbs.OpSend {
+			p.B.Recv(0, p.B.SGE(i*size, size))
+		}
+		p.A.Send(verbs.SendWR{Op: op, RemoteAddr: addr + uint64(i*size), RKey: rkey, Flags: verbs.Signaled}, p.A.SGE(i*size, size))
+	}
+	b.SetBytes(bulk)
+	b.ResetTimer()
+	for range b.N {
+		posted, done := 0, 0
+		for done < per {
+			for posted < per && posted-done < 16 {
+				post(posted)
+				posted++
+			}
+			done += spin(b, p.A, wcs[:])
+			if op == verbs.OpSend {
+				_, _ = p.B.CQ.Poll(wcs[:])
+			}
+		}
+	}
+	b.StopTimer()
+	report(b, p)
+}
+
+// report adds what must be zero in a run that is worth its figure.
+func report(b *testing.B, p *verbstest.Pair) {
+	a, c := p.A.QP.Stats(), p.B.QP.Stats()
+	b.ReportMetric(float64(a.Retransmits+c.Retransmits)/float64(b.N), "resent/op")
+}
+
+func BenchmarkWrite(b *testing.B) {
+	b.Run("size=64MiB", func(b *testing.B) { bandwidth(b, verbs.OpWrite, bulk, Options{}) })
+	b.Run("size=256KiB", func(b *testing.B) { bandwidth(b, verbs.OpWrite, 256<<10, Options{}) })
+}
+
+func BenchmarkRead(b *testing.B) {
+	b.Run("size=64MiB", func(b *testing.B) { bandwidth(b, verbs.OpRead, bulk, Options{}) })
+	b.Run("size=256KiB", func(b *testing.B) { bandwidth(b, verbs.OpRead, 256<<10, Options{}) })
+}
+
+func BenchmarkSend(b *testing.B) {
+	b.Run("size=256KiB", func(b *testing.B) { bandwidth(b, verbs.OpSend, 256<<10, Options{}) })
+}
+
+// BenchmarkTCP is what the bandwidth is compared with: one connection over
+// loopback, 64 MiB in writes of 256 KiB, read straight into their place.
+func BenchmarkTCP(b *testing.B) {
+	b.Run("size=64MiB", func(b *testing.B) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		src, dst := mapped(b), mapped(b)
+		done := make(chan error)
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				done <- err
+				return
+			}
+			defer func() { _ = c.Close() }()
+			for range b.N {
+				_, err := io.ReadFull(c, dst)
+				if err == nil {
+					_, err = c.Write([]byte{1})
+				}
+				if err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		b.SetBytes(bulk)
+		b.ResetTimer()
+		var ack [1]byte
+		for range b.N {
+			for off := 0; off < bulk; off += 256 << 10 {
+				if _, err := c.Write(src[off : off+256<<10]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if _, err := io.ReadFull(c, ack[:]); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StopTimer()
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+func mapped(b *testing.B) []byte {
+	r, err := verbs.MapRegion(bulk)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = r.Close() })
+	m := r.Bytes()
+	for i := 0; i < len(m); i += 4096 {
+		m[i] = byte(i >> 12)
+	}
+	return m
+}
+
+// BenchmarkWriteLatency bounces 64 bytes: each side spins on its memory and calls
+// Progress. One operation is there and back.
+func BenchmarkWriteLatency(b *testing.B) {
+	b.Run("64B", func(b *testing.B) {
+		p := benchPair(b, verbstest.Fixture{Size: 4096}, Options{})
+		clear(p.A.Bytes())
+		clear(p.B.Bytes())
+		n := uint64(b.N)
+		bounce := func(s, peer *verbstest.Side, i uint64) {
+			addr, rkey := peer.At(1024)
+			verbs.StoreWord(s.Bytes()[56:], i)
+			wr := [1]verbs.SendWR{{Op: verbs.OpWrite, RemoteAddr: addr, RKey: rkey, NumSGE: 1}}
+			if i%16 == 0 {
+				wr[0].Flags = verbs.Signaled
+			}
+			sge := [1]verbs.SGE{s.SGE(0, 64)}
+			if _, err := s.QP.PostSend(wr[:], sge[:]); err != nil {
+				b.Error(err)
+			}
+			if i%16 == 0 {
+				var wcs [4]verbs.WC
+				_, _ = s.CQ.Poll(wcs[:])
+			}
+		}
+		await := func(s *verbstest.Side, i uint64) {
+			for verbs.LoadWord(s.Bytes()[1024+56:]) != i {
+				s.Ctx.Progress()
+			}
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := uint64(1); i <= n; i++ {
+				await(p.B, i)
+				bounce(p.B, p.A, i)
+			}
+		}()
+		b.ResetTimer()
+		for i := uint64(1); i <= n; i++ {
+			bounce(p.A, p.B, i)
+			await(p.A, i)
+		}
+		b.StopTimer()
+		<-done
+		report(b, p)
+	})
+}
+
+// BenchmarkUDPPingPong is what the latency is compared with: two plain sockets,
+// both polled without pause.
+func BenchmarkUDPPingPong(b *testing.B) {
+	b.Run("64B", func(b *testing.B) {
+		open := func(addr string) (int, unix.Sockaddr) {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = unix.Close(fd) })
+			if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: netip.MustParseAddr(addr).As4()}); err != nil {
+				b.Fatal(err)
+			}
+			sa, err := unix.Getsockname(fd)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return fd, sa
+		}
+		fa, sa := open("127.0.0.1")
+		fb, sb := open("127.0.0.2")
+		if unix.Connect(fa, sb) != nil || unix.Connect(fb, sa) != nil {
+			b.Fatal("connect")
+		}
+		recv := func(fd int, buf []byte) {
+			for {
+				if n, err := unix.Read(fd, buf); n > 0 || err != unix.EAGAIN {
+					return
+				}
+			}
+		}
+		n := b.N
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			buf := make([]byte, 128)
+			for range n {
+				recv(fb, buf)
+				_, _ = unix.Write(fb, buf[:64])
+			}
+		}()
+		buf := make([]byte, 128)
+		b.ResetTimer()
+		for range n {
+			_, _ = unix.Write(fa, buf[:64])
+			recv(fa, buf)
+		}
+		b.StopTimer()
+		<-done
+	})
+}
