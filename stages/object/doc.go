@@ -11,8 +11,8 @@
 //
 // # At a client
 //
-// Worker puts and reads over a Transport (Client, over lanes) and a Catalog (the
-// control plane).
+// Worker puts and reads over a Transport (LaneTransport, over lanes) and a Catalog
+// (the control plane). Session is a Worker with the connections under it.
 //
 //	put     source → stripes → store on every shard, durable → one commit → the old
 //	        generation's stripes go
@@ -40,9 +40,9 @@
 // that Store.Sweep finds; what a commit replaced stays listed in the catalog until its
 // stripes are gone (Worker.Reclaim).
 //
-// Owns: Store, Slab, Service, Client, Worker, Plan, LeasedBuffer, Output, the stripe
-// protocol, the form of handles, file names and stripe files.
-// Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail.
+// Owns: Store, Slab, Service, LaneTransport, Session, Worker, Plan, LeasedBuffer,
+// Output, the stripe protocol, the form of handles, file names and stripe files.
+// Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail, stages/lanes.
 // Goroutines: those of Put, Read and the removal of stripes, each waited for before
 // the call returns. Store, Slab and Service have none.
 // Locks: directory.mu is held over the creation of a fan-out folder; Slab.mu, Worker.mu,

@@ -78,6 +78,7 @@ func IsOp(op uint16) bool { return op >= OpStoreStripe && op <= OpDeleteStripe }
 // exchange is what serving a request needs of a lane. Read and Write return when
 // the device has done with the local memory, whatever the outcome.
 type exchange interface {
+	Context() context.Context // ends when nobody waits for the answer any more
 	Op() uint16
 	Rail() string
 	Payload() []byte
@@ -109,7 +110,7 @@ func (s *Service) do(x exchange) (rsp stripeResponse, err error) {
 		}
 	}()
 	if s.ctx.Err() != nil {
-		return rsp, fmt.Errorf("%w: shard %d", ErrBusy, s.cfg.Store.Shard())
+		return rsp, s.stopping()
 	}
 	q, err := decodeRequest(x.Payload())
 	if err != nil {
@@ -148,12 +149,15 @@ func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, verbs.SGE, erro
 	case mr == nil:
 		return fail(fmt.Errorf("%w: no registered memory on rail %s", ErrInternal, x.Rail()))
 	}
-	ctx, cancel := context.WithTimeoutCause(s.ctx, s.cfg.MemoryWait, ErrBusy)
+	ctx, cancel := context.WithTimeoutCause(x.Context(), s.cfg.MemoryWait, ErrBusy)
 	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
 	ext, err := s.cfg.Slab.Acquire(ctx, int(q.Length))
 	switch {
 	case s.ctx.Err() != nil && err != nil:
-		return fail(fmt.Errorf("%w: it is stopping", ErrBusy))
+		return fail(s.stopping())
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fail(fmt.Errorf("%w: the client gave up: %w", ErrBusy, err))
 	case err != nil:
 		return fail(err)
 	}
@@ -172,7 +176,7 @@ func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 	defer ext.Release()
 	if q.Length > 0 {
 		src, _ := q.memory.Slice(0, q.Length)
-		if err := x.Read(s.ctx, []verbs.SGE{sge}, src); err != nil {
+		if err := x.Read(x.Context(), []verbs.SGE{sge}, src); err != nil {
 			return rsp, s.transferFailed(err)
 		}
 	}
@@ -205,7 +209,7 @@ func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 	}
 	if q.Length > 0 {
 		dst, _ := q.memory.Slice(0, q.Length)
-		if err := x.Write(s.ctx, []verbs.SGE{sge}, dst); err != nil {
+		if err := x.Write(x.Context(), []verbs.SGE{sge}, dst); err != nil {
 			return rsp, s.transferFailed(err)
 		}
 	}
@@ -214,11 +218,12 @@ func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 	return stripeResponse{length: m.Length, xxh3: m.XXH3}, nil
 }
 
-// transferFailed names a failed transfer. The client rarely hears of it: its QP is
-// gone as well.
+func (s *Service) stopping() error {
+	return fmt.Errorf("%w: shard %d is stopping", ErrBusy, s.cfg.Store.Shard())
+}
+
+// transferFailed names a failed transfer. The client rarely hears of it: it gave
+// up, or its QP is gone as well.
 func (s *Service) transferFailed(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%w: shard %d is stopping", ErrBusy, s.cfg.Store.Shard())
-	}
 	return fmt.Errorf("%w: transfer with the client's memory: %w", ErrInternal, err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -49,7 +48,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	s := &Session{scope: pipeline.NewScope()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Close(context.WithoutCancel(ctx)))
+			err = both(err, s.Close(context.WithoutCancel(ctx)))
 		}
 	}()
 	d := cfg.Deployment
@@ -71,6 +70,11 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	lc, err := lanes.ConfigOf(ctx, d)
 	if err != nil {
 		return nil, err
+	}
+	if lc.RequestBytes < MaxRequestBytes || lc.ResponseBytes < MaxResponseBytes {
+		return nil, pipeline.Errorf(pipeline.LayerConfig, "connect", pipeline.Nowhere,
+			"slots of %d and %d bytes: stripe requests have up to %d bytes and answers up to %d; raise lanes.requestBytes or lanes.responseBytes",
+			d.Lanes.RequestBytes, d.Lanes.ResponseBytes, MaxRequestBytes, MaxResponseBytes)
 	}
 	set, err := s.rails(ctx, cfg, lanes.ClientDemand(d, lc))
 	if err != nil {

@@ -189,9 +189,9 @@ func TestStoreFindsDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, mk := range map[string]func() error{
-		"a folder":  func() error { return os.Mkdir(path, 0o755) },
+		"a folder":           func() error { return os.Mkdir(path, 0o755) },
 		"a dangling symlink": func() error { return os.Symlink("target", path) },
-		"a fifo":    func() error { return syscall.Mkfifo(path, 0o644) },
+		"a fifo":             func() error { return syscall.Mkfifo(path, 0o644) },
 	} {
 		if err := mk(); err != nil {
 			t.Fatal(err)
