@@ -43,10 +43,10 @@ type Client struct {
 	ctl  pb.ControlClient
 	cat  pb.CatalogClient
 
-	mu      sync.Mutex
-	closed  bool
-	session *session // nil before Join and after Leave
-	name    string   // this end in errors: the id that it joined as last
+	mu         sync.Mutex
+	closed     bool
+	membership *membership // nil before Join and after Leave
+	name       string      // this end in errors: the id that it joined as last
 }
 
 const (
@@ -101,9 +101,9 @@ func (c *Client) Identity() Identity { return c.id }
 // leave: the lease runs out by itself. It is idempotent.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	s := c.session
+	s := c.membership
 	closed := c.closed
-	c.session, c.closed = nil, true
+	c.membership, c.closed = nil, true
 	c.mu.Unlock()
 	if s != nil {
 		s.stop(ErrClosed)
@@ -114,17 +114,17 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// member gives the session of a joined client.
-func (c *Client) member() (*session, error) {
+// member gives the membership of a joined client.
+func (c *Client) member() (*membership, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
 		return nil, ErrClosed
-	case c.session == nil:
+	case c.membership == nil:
 		return nil, ErrNotJoined
 	}
-	return c.session, nil
+	return c.membership, nil
 }
 
 // me is this end in errors.

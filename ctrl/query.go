@@ -211,7 +211,7 @@ func (c *Client) Barrier(ctx context.Context, name string, n int) error {
 
 // withdraw takes an arrival back after the caller has given up. It reports false
 // when the barrier was passed already.
-func (c *Client) withdraw(s *session, name string, ticket uint64) bool {
+func (c *Client) withdraw(s *membership, name string, ticket uint64) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, c.opts.Probe)
 	defer cancel()
 	m, _ := s.me()

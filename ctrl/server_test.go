@@ -563,7 +563,7 @@ func TestCloseWithDeafWatcher(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m, _ := shard.session.me()
+	m, _ := shard.membership.me()
 	st, err := shard.ctl.Watch(ctx, watchRequest(m))
 	if err != nil {
 		t.Fatal(err)
@@ -896,9 +896,9 @@ func TestManyClients(t *testing.T) {
 	if n, o, w := len(s.reg.nodes), len(s.reg.offers), len(s.watchers); n != 1 || o != 0 || w > 1 {
 		t.Errorf("left over: %d nodes, offers to %d, %d watchers", n, o, w)
 	}
-	shard.session.mu.Lock()
-	defer shard.session.mu.Unlock()
-	if p, v := len(shard.session.published), len(shard.session.view.peers); p != 0 || v != 0 {
+	shard.membership.mu.Lock()
+	defer shard.membership.mu.Unlock()
+	if p, v := len(shard.membership.published), len(shard.membership.view.peers); p != 0 || v != 0 {
 		t.Errorf("left over at the shard: %d offers, %d peers", p, v)
 	}
 }

@@ -153,12 +153,12 @@ func (c *Client) Watch(ctx context.Context) iter.Seq2[Event, error] {
 }
 
 // runWatch keeps the view up to date.
-func (s *session) runWatch() {
+func (s *membership) runWatch() {
 	defer s.wg.Done()
 	r := newRetry()
 	for s.ctx.Err() == nil && s.ended() == nil {
 		m, joins := s.me()
-		synced, err := s.stream(m)
+		synced, err := s.stream(m, joins)
 		if s.ctx.Err() != nil {
 			return
 		}
@@ -181,7 +181,7 @@ func (s *session) runWatch() {
 }
 
 // stream follows one Watch stream until it breaks.
-func (s *session) stream(m *pb.Member) (synced bool, err error) {
+func (s *membership) stream(m *pb.Member, joins uint64) (synced bool, err error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel() // ends the stream
 	st, err := s.c.ctl.Watch(ctx, &pb.WatchRequest{Identity: s.c.identity(), Member: m})
@@ -202,8 +202,8 @@ func (s *session) stream(m *pb.Member) (synced bool, err error) {
 			continue
 		}
 		s.mu.Lock()
-		if s.inc != m.GetIncarnation() {
-			s.mu.Unlock() // joined again meanwhile: this stream tells of another life
+		if s.joins != joins {
+			s.mu.Unlock() // joined again meanwhile: this stream tells of another registry or life
 			return synced, nil
 		}
 		apply(s.view)

@@ -14,12 +14,12 @@ import (
 	"github.com/railstore/railstore/pipeline"
 )
 
-// session is one membership of a client: from Join to Leave, over restarts of the
+// membership is one membership of a client: from Join to Leave, over restarts of the
 // control plane and lost leases.
-type session struct {
+type membership struct {
 	c       *Client
 	info    NodeInfo
-	ctx     context.Context // ends with the session
+	ctx     context.Context // ends with the membership
 	cancel  context.CancelCauseFunc
 	wg      sync.WaitGroup
 	refused sync.Once     // says once that the report is not valid
@@ -37,7 +37,7 @@ type session struct {
 	pending   map[NodeID]bool  // of those, what a restarted control plane has not got yet
 	view      *view
 	changed   chan struct{} // closed and replaced when the view or fatal changes
-	fatal     error         // why the session cannot go on
+	fatal     error         // why the membership cannot go on
 }
 
 // Join makes this process a member and keeps it one, with a goroutine of its own,
@@ -47,7 +47,7 @@ func (c *Client) Join(ctx context.Context, info NodeInfo) error {
 		return c.failAs(string(info.ID), "join", pipeline.Nowhere, err)
 	}
 	info.Rails = slices.Clone(info.Rails)
-	s := &session{c: c, info: info, joinMu: make(chan struct{}, 1), inc: rand.Uint64() | 1, state: StateStarting,
+	s := &membership{c: c, info: info, joinMu: make(chan struct{}, 1), inc: rand.Uint64() | 1, state: StateStarting,
 		published: map[NodeID]Offer{}, pending: map[NodeID]bool{}, view: newView(), changed: make(chan struct{}), report: func() Report { return Report{} }}
 	reply, err := call(ctx, c, "join", where(info.ID), func(ctx context.Context) (*pb.JoinReply, error) {
 		return c.ctl.Join(ctx, s.joinRequest(false, nil))
@@ -61,10 +61,10 @@ func (c *Client) Join(ctx context.Context, info NodeInfo) error {
 	switch {
 	case c.closed:
 		err = ErrClosed
-	case c.session != nil:
-		err = fmt.Errorf("joined already as %s", c.session.info.ID)
+	case c.membership != nil:
+		err = fmt.Errorf("joined already as %s", c.membership.info.ID)
 	default:
-		c.session, c.name = s, string(info.ID)
+		c.membership, c.name = s, string(info.ID)
 		s.wg.Add(2)
 		go s.runHeartbeat()
 		go s.runWatch()
@@ -77,7 +77,7 @@ func (c *Client) Join(ctx context.Context, info NodeInfo) error {
 	return nil
 }
 
-func (s *session) joinRequest(rejoin bool, peers []Peer) *pb.JoinRequest {
+func (s *membership) joinRequest(rejoin bool, peers []Peer) *pb.JoinRequest {
 	q := &pb.JoinRequest{Identity: s.c.identity(), Info: infoToPB(s.info), Incarnation: s.inc, State: pb.State(s.state),
 		Reason: s.reason, Rejoin: rejoin}
 	for _, p := range peers {
@@ -86,21 +86,21 @@ func (s *session) joinRequest(rejoin bool, peers []Peer) *pb.JoinRequest {
 	return q
 }
 
-func (s *session) joined(r *pb.JoinReply) {
+func (s *membership) joined(r *pb.JoinReply) {
 	s.joins++
 	s.instance = r.GetInstance()
 	s.beat = max(r.GetHeartbeat().AsDuration(), 10*time.Millisecond)
 }
 
-// stop ends the goroutines and whoever waits on the session.
-func (s *session) stop(cause error) {
+// stop ends the goroutines and whoever waits on the membership.
+func (s *membership) stop(cause error) {
 	s.cancel(cause)
 	s.fail(cause)
 	s.wg.Wait()
 }
 
-// fail makes the session end for its users.
-func (s *session) fail(err error) {
+// fail makes the membership end for its users.
+func (s *membership) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fatal == nil {
@@ -110,13 +110,13 @@ func (s *session) fail(err error) {
 }
 
 // wake wakes whoever waits for the view. s.mu is held.
-func (s *session) wake() {
+func (s *membership) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
 // me is the caller of every call of a member.
-func (s *session) me() (member *pb.Member, joins uint64) {
+func (s *membership) me() (member *pb.Member, joins uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &pb.Member{Id: string(s.info.ID), Incarnation: s.inc}, s.joins
@@ -163,7 +163,7 @@ func (c *Client) SetReport(report func() Report) error {
 func (c *Client) Leave(ctx context.Context, reason string) error {
 	const op = "leave"
 	c.mu.Lock()
-	s := c.session
+	s := c.membership
 	c.mu.Unlock()
 	if s == nil {
 		return nil
@@ -172,8 +172,8 @@ func (c *Client) Leave(ctx context.Context, reason string) error {
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.session == s {
-			c.session = nil
+		if c.membership == s {
+			c.membership = nil
 		}
 	}()
 	m, _ := s.me()
@@ -190,7 +190,7 @@ func (c *Client) Leave(ctx context.Context, reason string) error {
 // memberCall makes a call as a member. When the control plane has restarted it
 // joins again first; when the lease was lost the call fails, since what it was
 // about is gone.
-func memberCall[R any](ctx context.Context, s *session, op string, w pipeline.Where, f func(ctx context.Context, m *pb.Member) (R, error)) (R, error) {
+func memberCall[R any](ctx context.Context, s *membership, op string, w pipeline.Where, f func(ctx context.Context, m *pb.Member) (R, error)) (R, error) {
 	for {
 		m, joins := s.me()
 		reply, err := call(ctx, s.c, op, w, func(ctx context.Context) (R, error) { return f(ctx, m) })
@@ -206,8 +206,8 @@ func memberCall[R any](ctx context.Context, s *session, op string, w pipeline.Wh
 	}
 }
 
-// note ends the session when an error says that it cannot go on.
-func (s *session) note(err error) error {
+// note ends the membership when an error says that it cannot go on.
+func (s *membership) note(err error) error {
 	var replaced *ReplacedError
 	var identity *IdentityError
 	if errors.Is(err, ErrStopping) {
@@ -221,7 +221,7 @@ func (s *session) note(err error) error {
 	return err
 }
 
-func (s *session) ended() error {
+func (s *membership) ended() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fatal
@@ -230,7 +230,7 @@ func (s *session) ended() error {
 // rejoin joins again after the control plane said that it does not know the node.
 // joins is the caller's count of joins: if it is no longer right, somebody else
 // has done it.
-func (s *session) rejoin(ctx context.Context, joins uint64) error {
+func (s *membership) rejoin(ctx context.Context, joins uint64) error {
 	if err := s.lockJoin(ctx); err != nil {
 		return err
 	}
@@ -258,10 +258,16 @@ func (s *session) rejoin(ctx context.Context, joins uint64) error {
 	if lost {
 		err = s.joinAgain(ctx, true)
 	}
-	return s.note(err)
+	if err != nil {
+		return s.note(err)
+	}
+	// What cannot be published now stays pending: it is tried again after the
+	// next heartbeat, or by the next join if the control plane went once more.
+	_ = s.note(s.publishPending(ctx))
+	return nil
 }
 
-func (s *session) lockJoin(ctx context.Context) error {
+func (s *membership) lockJoin(ctx context.Context) error {
 	select {
 	case s.joinMu <- struct{}{}:
 		return nil
@@ -272,9 +278,9 @@ func (s *session) lockJoin(ctx context.Context) error {
 	}
 }
 
-func (s *session) unlockJoin() { <-s.joinMu }
+func (s *membership) unlockJoin() { <-s.joinMu }
 
-func (s *session) joinAgain(ctx context.Context, lost bool) error {
+func (s *membership) joinAgain(ctx context.Context, lost bool) error {
 	s.mu.Lock()
 	r := Rejoined{Lost: lost, Reason: "the control plane had restarted"}
 	peers := s.view.claims()
@@ -310,12 +316,12 @@ func (s *session) joinAgain(ctx context.Context, lost bool) error {
 		event = "lease_lost"
 	}
 	s.emit(event, r.Reason)
-	return s.publishPending(ctx)
+	return nil
 }
 
 // publishPending gives a restarted control plane the offers that the one before
 // had. It is called with the join lock; what fails stays pending.
-func (s *session) publishPending(ctx context.Context) error {
+func (s *membership) publishPending(ctx context.Context) error {
 	for {
 		s.mu.Lock()
 		var o Offer
@@ -336,7 +342,7 @@ func (s *session) publishPending(ctx context.Context) error {
 	}
 }
 
-func (s *session) publishAgain(ctx context.Context, o Offer) error {
+func (s *membership) publishAgain(ctx context.Context, o Offer) error {
 	m, _ := s.me()
 	reply, err := call(ctx, s.c, "publish", where(o.To), func(ctx context.Context) (*pb.PublishReply, error) {
 		return s.c.ctl.Publish(ctx, &pb.PublishRequest{Identity: s.c.identity(), Member: m, Offer: offerToPB(&o)})
@@ -363,7 +369,7 @@ func (s *session) publishAgain(ctx context.Context, o Offer) error {
 	return nil
 }
 
-func (s *session) emit(event, reason string) {
+func (s *membership) emit(event, reason string) {
 	if s.c.opts.Sink == nil {
 		return
 	}
@@ -375,7 +381,7 @@ func (s *session) emit(event, reason string) {
 }
 
 // runHeartbeat keeps the lease.
-func (s *session) runHeartbeat() {
+func (s *membership) runHeartbeat() {
 	defer s.wg.Done()
 	lost := false // contact
 	for {
@@ -416,7 +422,7 @@ func (s *session) runHeartbeat() {
 }
 
 // catchUp publishes what joining again could not.
-func (s *session) catchUp() {
+func (s *membership) catchUp() {
 	s.mu.Lock()
 	n := len(s.pending)
 	s.mu.Unlock()
@@ -431,7 +437,7 @@ func (s *session) catchUp() {
 	}
 }
 
-func (s *session) heartbeat(timeout time.Duration) (joins uint64, err error) {
+func (s *membership) heartbeat(timeout time.Duration) (joins uint64, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	s.mu.Lock()
