@@ -16,21 +16,25 @@ var limitCases = []namedCase{
 	{"many_reads", caseManyReads},
 }
 
+// roomy is more than a queue that was said to hold n can hold: devices round up,
+// to a power of two and then some, and some tell only what was asked for.
+func roomy(n int) int { return 4*n + 64 }
+
 // caseSQFull: sends to a peer without receives stay in the queue, so that it
 // fills; what does not fit is refused and everything that was taken is sent.
 func caseSQFull(t *testing.T, open Open) {
 	p := Fixture{Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 128, MaxSendSGE: 1, MaxRecvSGE: 1}}.New(t, open)
-	n := p.A.QP.Cap().MaxSendWR
-	wrs := make([]verbs.SendWR, n+5)
+	said := p.A.QP.Cap().MaxSendWR
+	wrs := make([]verbs.SendWR, roomy(said))
 	for i := range wrs {
 		wrs[i] = verbs.SendWR{ID: verbs.WRID(i), Op: verbs.OpSend, Flags: verbs.Signaled}
 	}
-	k, err := p.A.QP.PostSend(wrs, nil)
+	n, err := p.A.QP.PostSend(wrs, nil)
 	wantKind(t, err, verbs.ErrSQFull, "a batch longer than the queue")
-	if k != n {
-		t.Fatalf("%d of a batch of %d taken: the queue was said to hold %d", k, len(wrs), n)
+	if n < said {
+		t.Fatalf("%d of a batch of %d taken: the queue was said to hold %d", n, len(wrs), said)
 	}
-	k, err = p.A.QP.PostSend(wrs[n:], nil)
+	k, err := p.A.QP.PostSend(wrs[n:], nil)
 	wantKind(t, err, verbs.ErrSQFull, "one more")
 	if k != 0 {
 		t.Fatalf("%d taken by a full queue", k)
@@ -56,15 +60,15 @@ func caseSQFull(t *testing.T, open Open) {
 
 func caseRQFull(t *testing.T, open Open) {
 	p := Fixture{Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}.New(t, open)
-	n := p.B.QP.Cap().MaxRecvWR
-	wrs := make([]verbs.RecvWR, n+3)
+	said := p.B.QP.Cap().MaxRecvWR
+	wrs := make([]verbs.RecvWR, roomy(said))
 	for i := range wrs {
 		wrs[i].ID = verbs.WRID(i)
 	}
-	k, err := p.B.QP.PostRecv(wrs, nil)
+	n, err := p.B.QP.PostRecv(wrs, nil)
 	wantKind(t, err, verbs.ErrRQFull, "a batch longer than the queue")
-	if k != n {
-		t.Fatalf("%d of a batch of %d taken: the queue was said to hold %d", k, len(wrs), n)
+	if n < said {
+		t.Fatalf("%d of a batch of %d taken: the queue was said to hold %d", n, len(wrs), said)
 	}
 	p.A.Send(verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.Signaled})
 	p.A.OK(1)

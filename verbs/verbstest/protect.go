@@ -108,7 +108,9 @@ func caseRightsOfQP(t *testing.T, open Open) {
 	}
 }
 
-func caseLocalKeys(t *testing.T, open Open) {
+func caseLocalKeys(t *testing.T, open Open) { localKeys(t, open, verbs.WCLocProt) }
+
+func localKeys(t *testing.T, open Open, want ...verbs.WCStatus) {
 	bad := map[string]func(s *Side) verbs.SGE{
 		"lkey 0":        func(s *Side) verbs.SGE { g := s.SGE(0, 8); g.LKey = 0; return g },
 		"wrong lkey":    func(s *Side) verbs.SGE { g := s.SGE(0, 8); g.LKey ^= 0x5500; return g },
@@ -127,7 +129,7 @@ func caseLocalKeys(t *testing.T, open Open) {
 				p.B.Recv(9, p.B.SGE(0, 64))
 				addr, rkey := p.B.At(0)
 				p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: op, RemoteAddr: addr, RKey: rkey}, g)
-				p.A.Bad(3, verbs.WCLocProt)
+				p.A.Bad(3, want...)
 			})
 		}
 	}
@@ -171,6 +173,10 @@ func caseOtherPD(t *testing.T, open Open) {
 }
 
 func caseRecvTooSmall(t *testing.T, open Open) {
+	recvTooSmall(t, open, []verbs.WCStatus{verbs.WCRemInvReq}, []verbs.WCStatus{verbs.WCLocLen})
+}
+
+func recvTooSmall(t *testing.T, open Open, sender, receiver []verbs.WCStatus) {
 	for _, n := range []int{101, 20000} {
 		p := Fixture{}.New(t, open)
 		for i := range p.A.Bytes() {
@@ -178,21 +184,23 @@ func caseRecvTooSmall(t *testing.T, open Open) {
 		}
 		p.B.Recv(9, p.B.SGE(0, 100))
 		p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpSend}, p.A.SGE(0, n))
-		p.A.Bad(3, verbs.WCRemInvReq)
-		p.B.Bad(9, verbs.WCLocLen)
+		p.A.Bad(3, sender...)
+		p.B.Bad(9, receiver...)
 		if !allZero(p.B.Bytes()[100:]) {
 			t.Fatalf("%d bytes into a receive of 100: memory after it was written", n)
 		}
 	}
 }
 
-func caseRecvBadLKey(t *testing.T, open Open) {
+func caseRecvBadLKey(t *testing.T, open Open) { recvBadLKey(t, open, verbs.WCLocProt) }
+
+func recvBadLKey(t *testing.T, open Open, receiver ...verbs.WCStatus) {
 	p := Fixture{}.New(t, open)
 	g := p.B.SGE(0, 100)
 	g.LKey ^= 0x5500
 	p.B.Recv(9, g)
 	p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpSend}, p.A.SGE(0, 50))
-	p.B.Bad(9, verbs.WCLocProt)
+	p.B.Bad(9, receiver...)
 	p.A.Bad(3, verbs.WCRemOp, verbs.WCRemInvReq)
 }
 
