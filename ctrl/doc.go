@@ -47,7 +47,9 @@
 // stream. Close waits for them. Registry, Catalog and the stores have none.
 // Locks: Server.mu guards the Registry and the watchers' queues and is never held
 // over a send or a store; Catalog.mu is held over a store's commit; Client.mu
-// guards which membership there is, membership.mu its view and what it has said. None is held over a call or taken under another.
+// guards which membership there is, membership.mu its view and what it has said.
+// None is held over a call or taken under another; the health service of gRPC has
+// a lock of its own, taken under Server.mu.
 package ctrl
 
 //go:generate sh internal/pb/generate.sh

@@ -14,7 +14,7 @@ import (
 	"github.com/railstore/railstore/pipeline"
 )
 
-// membership is one membership of a client: from Join to Leave, over restarts of the
+// membership is the part of a client in the deployment: from Join to Leave, over restarts of the
 // control plane and lost leases.
 type membership struct {
 	c       *Client
