@@ -23,7 +23,11 @@ func newShell(t *testing.T) *sandboxed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.close)
+	t.Cleanup(func() {
+		if err := b.close(); err != nil {
+			t.Error(err)
+		}
+	})
 	path, err := exec.LookPath("rs")
 	if err != nil {
 		t.Fatal(err)

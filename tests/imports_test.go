@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -262,9 +263,9 @@ func TestPackageNamesAndDocs(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, word := range []string{"Owns:", "Imports:", "Goroutines:", "Locks:"} {
-			if !bytes.Contains(b, []byte(word)) {
-				t.Errorf("%s: its %s has no %q paragraph", name, doc, word)
+		for _, word := range []string{"Owns", "Imports", "Goroutines", "Locks"} {
+			if !regexp.MustCompile(`\b` + word + `[:,]`).Match(b) {
+				t.Errorf("%s: its %s does not say what it has under %q", name, doc, word+":")
 			}
 		}
 	}

@@ -39,6 +39,15 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
+	var mu sync.Mutex
+	var inside []error
+	t.Cleanup(func() { // after the scripts, which run in parallel
+		mu.Lock()
+		defer mu.Unlock()
+		if err := errors.Join(inside...); err != nil {
+			t.Error(err)
+		}
+	})
 	testscript.Run(t, testscript.Params{
 		Dir:                 "script",
 		RequireExplicitExec: true,
@@ -51,7 +60,12 @@ func TestScripts(t *testing.T) {
 			}
 			env.Vars = append(env.Vars, box.env()...)
 			env.Vars = append(env.Vars, "UNSHARE="+unshareFlags())
-			env.Defer(box.close)
+			env.Defer(func() {
+				err := box.close()
+				mu.Lock()
+				defer mu.Unlock()
+				inside = append(inside, err)
+			})
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
@@ -149,18 +163,37 @@ func (b *sandbox) env() []string {
 	}
 }
 
-// close stops what a script has left running.
-func (b *sandbox) close() {
+// close stops what was left running. The error is about what went wrong inside the
+// shards without anybody outside noticing: a data race or a panic.
+func (b *sandbox) close() error {
 	entries, err := os.ReadDir(b.state)
 	if err != nil {
-		return // nothing was brought up
+		return nil // nothing was brought up
 	}
 	for _, e := range entries {
 		c := exec.Command("rs", "down", "--quiet", "--grace", "2s", e.Name())
 		c.Env = append(os.Environ(), b.env()...)
 		_ = c.Run()
 	}
+	logs, err := filepath.Glob(filepath.Join(b.state, "*", "logs", "*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range logs {
+		text, err := os.ReadFile(l)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if i := troubleRE.FindIndex(text); i != nil {
+			errs = append(errs, fmt.Errorf("%s:\n%s", l, text[i[0]:min(len(text), i[0]+8000)]))
+		}
+	}
+	return errors.Join(errs...)
 }
+
+var troubleRE = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: )`)
 
 // code N command...: runs the command and wants exactly that exit code. Its
 // output is there for stdout, stderr and cmp as with exec.
