@@ -2,17 +2,12 @@ package deploy
 
 import "strconv"
 
-// cqesPerSlot is how many completions one slot can have outstanding at one end: of
-// the request or response, of the word after it, of the peer's immediate, and of a
-// bulk transfer.
-const cqesPerSlot = 4
-
 // HostBudget is what a deployment takes of one host.
 //
 // A process has per peer (a shard: maxClients, a client: the number of shards)
 // qpsPerClientPerShard QPs, or one a rail if that is more. A QP has slotsPerQP ×
-// (requestBytes + responseBytes) of memory at either end. A shard adds its slab and its
-// row store, a client maxStagingBytes. All of it is registered on every rail. The
+// (requestBytes + responseBytes) of memory at either end. A shard adds its slab and, when
+// there are tables, its row store, a client maxStagingBytes. All of it is registered on every rail. The
 // schema's rules have the same sums.
 type HostBudget struct {
 	Host      string
@@ -55,6 +50,25 @@ type RailBudget struct {
 	QPs, CQEs       int
 }
 
+// SendWR is the send queue of a shard's or a client's QP, as verbs/lane makes it: of
+// every slot two requests in flight and two that are not polled yet, the bulk
+// transfers of a shard, and some slack.
+func (l *Lanes) SendWR(shard bool) int {
+	if shard {
+		return 4*l.Slots + 16 + 8
+	}
+	return 4*l.Slots + 8
+}
+
+// RecvWR is the receive queue of a QP: two of every slot and some slack, if words come
+// with an immediate.
+func (l *Lanes) RecvWR() int {
+	if l.Notify == "scan" {
+		return 0
+	}
+	return 2*l.Slots + 2
+}
+
 // LaneBytes is the registered memory of one QP's slots, the same at both ends.
 func (l *Lanes) LaneBytes() int64 { return int64(l.Slots) * (l.RequestBytes + l.ResponseBytes) }
 
@@ -74,12 +88,15 @@ func (d *Deployment) Budget() []HostBudget {
 			if s.Host != h.Name {
 				continue
 			}
-			p := d.process("shard/"+strconv.Itoa(s.ID), d.ShardRails(s), d.Lanes.MaxClients)
-			p.SlabBytes, p.StoreBytes = s.Slab, s.Store.Memory
+			p := d.process("shard/"+strconv.Itoa(s.ID), d.ShardRails(s), d.Lanes.MaxClients, d.Lanes.SendWR(true))
+			p.SlabBytes = s.Slab
+			if len(d.Tables) > 0 {
+				p.StoreBytes = s.Store.Memory
+			}
 			b.add(p)
 		}
 		if clients[h.Name] {
-			p := d.process("client", h.Rails, len(d.Shards))
+			p := d.process("client", h.Rails, len(d.Shards), d.Lanes.SendWR(false))
 			p.StagingBytes = d.Reader.MaxStaging
 			b.add(p)
 		}
@@ -94,11 +111,13 @@ func (d *Deployment) Totals() (lanes, slots int) {
 	return lanes, lanes * d.Lanes.Slots
 }
 
-func (d *Deployment) process(name string, rails []Rail, peers int) ProcessBudget {
+func (d *Deployment) process(name string, rails []Rail, peers, sendWR int) ProcessBudget {
 	perPeer := max(d.Lanes.QPs, len(rails))
 	p := ProcessBudget{Name: name, Peers: peers, QPs: peers * perPeer}
 	p.LaneBytes = int64(p.QPs) * d.Lanes.LaneBytes()
-	p.RailCQEs = p.QPs * d.Lanes.Slots * cqesPerSlot
+	// One QP more: completions of a destroyed one may still be there when its successor
+	// works.
+	p.RailCQEs = (p.QPs + 1) * (sendWR + d.Lanes.RecvWR())
 	p.CQEs = p.RailCQEs * len(rails)
 	for i, r := range rails {
 		p.Rails = append(p.Rails, r.Name)

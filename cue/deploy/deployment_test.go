@@ -27,6 +27,7 @@ func pair() *deploy.Deployment {
 			{ID: 0, Host: "s0", Slab: 1 << 20, Store: deploy.Store{Memory: 2 << 20}},
 			{ID: 1, Host: "s1", Rails: []string{"b"}, Slab: 4 << 20, Store: deploy.Store{Memory: 8 << 20}},
 		},
+		Tables: []deploy.Table{{Name: "t", Dim: 8}},
 		Lanes:  deploy.Lanes{QPs: 2, Slots: 3, RequestBytes: 1 << 10, ResponseBytes: 3 << 10, MaxClients: 5},
 		Reader: deploy.Reader{MaxStaging: 64 << 20},
 	}
@@ -126,6 +127,7 @@ func TestBudget(t *testing.T) {
 	d := pair()
 	lane := int64(3 * 4 << 10) // 3 slots of 1 KiB + 3 KiB
 	got := d.Budget()
+	const shardQP, clientQP = 4*3 + 24 + 2*3 + 2, 4*3 + 8 + 2*3 + 2
 	// Shard 0: 5 clients × 2 QPs on two devices. Shard 1: the same on one device.
 	// The client: 2 shards × 3 QPs, one a rail, on no device that pins memory.
 	want := []struct {
@@ -135,9 +137,9 @@ func TestBudget(t *testing.T) {
 		processes           []string
 		railQPs             []int
 	}{
-		{"s0", 10*lane + 3<<20, 2 * (10*lane + 3<<20), 10, 2 * 10 * 3 * 4, []string{"shard/0"}, []int{5, 5}},
-		{"s1", 10*lane + 12<<20, 10*lane + 12<<20, 10, 10 * 3 * 4, []string{"shard/1"}, []int{0, 10}},
-		{"c0", 6*lane + 64<<20, 0, 6, 3 * 6 * 3 * 4, []string{"client"}, []int{2, 2, 2}},
+		{"s0", 10*lane + 3<<20, 2 * (10*lane + 3<<20), 10, 2 * 11 * shardQP, []string{"shard/0"}, []int{5, 5}},
+		{"s1", 10*lane + 12<<20, 10*lane + 12<<20, 10, 11 * shardQP, []string{"shard/1"}, []int{0, 10}},
+		{"c0", 6*lane + 64<<20, 0, 6, 3 * 7 * clientQP, []string{"client"}, []int{2, 2, 2}},
 	}
 	if len(got) != len(want) {
 		t.Fatalf("got %d hosts", len(got))
@@ -160,6 +162,18 @@ func TestBudget(t *testing.T) {
 	if lanes, slots := d.Totals(); lanes != 4 || slots != 12 {
 		t.Errorf("a client has %d lanes and %d slots", lanes, slots)
 	}
+	// Without tables there are no rows.
+	d.Tables = nil
+	if b := d.Budget()[0]; b.RegisteredBytes != 10*lane+1<<20 || b.Processes[0].StoreBytes != 0 {
+		t.Errorf("without tables: %+v", b)
+	}
+	d.Tables = pair().Tables
+	// With scan no word comes with an immediate.
+	d.Lanes.Notify = "scan"
+	if b := d.Budget()[0]; b.CQEs != 2*11*(4*3+24) {
+		t.Errorf("scan: %+v", b)
+	}
+	d.Lanes.Notify = ""
 	// A second shard on the host adds to its sums, but `ulimit -l` is a process's.
 	d.Shards[1].Host, d.Shards[1].Rails = "s0", nil
 	b := d.Budget()

@@ -21,9 +21,9 @@ var without = []struct{ pattern, value, then string }{
 	{"lanes.getResponseMode", "", "there is no parameter store yet"},
 	{"lanes.putProtocolVersion", "", "there is no parameter store yet"},
 	{"lanes.putV2TransferMode", "", "there is no parameter store yet"},
-	{"health.probeAfter", "", "requests do not ask for a shard's health yet"},
-	{"health.probeInterval", "", "requests do not ask for a shard's health yet"},
-	{"health.probeTimeout", "", "requests do not ask for a shard's health yet"},
+	{"health.probeTimeout", "", "a question may take as long as control.timeout says"},
+	{"lanes.cqHarvestInterval", "", "completions are polled all the time"},
+	{"pipeline.serve", "", "`rs up` waits as long as --timeout says"},
 	{"server.threads", "", "a shard has one polling thread a rail"},
 	{"server.getWorkers", "", "there is no parameter store yet"},
 	{"server.coroutinesPerThread", "", "a shard has one polling thread a rail"},
@@ -31,9 +31,6 @@ var without = []struct{ pattern, value, then string }{
 	{"reader.weights", "measured", "rails carry what their weights say"},
 	{"shards[].store", "", "there is no parameter store yet"},
 	{"hosts[].rails[].faults", "", "the soft provider plays no fault scripts yet"},
-	{"hosts[].rails[].caps", "", "a soft device has its own limits"},
-	{"hosts[].rails[].gids", "", "a soft device has the GID of its address"},
-	{"hosts[].rails[].activeMTU", "", "a soft device takes it from its net device"},
 }
 
 var anyIndex = regexp.MustCompile(`\[[0-9]+\]`)
