@@ -107,19 +107,19 @@ func (x *Exchange) takeCell(ctx context.Context, op string) (uint16, error) {
 		// that starts many without waiting comes here, and its own are the ones to
 		// wait for.
 		if len(x.open) == 0 {
-			if err := ctx.Err(); err != nil {
+			switch err := sl.ended(ctx); err {
+			case nil:
+			case errDown:
+				return 0, sl.cause.Load().as(op)
+			default:
 				return 0, sl.errorf(LayerWait, op, err)
-			}
-			if e := sl.cause.Load(); e != nil {
-				return 0, e.as(op)
 			}
 			sl.wait(x)
 			continue
 		}
-		if err := x.await(ctx, x.open[0], waitDone, op); err != nil {
+		if err := (Bulk{x: x, cell: x.open[0], op: op}).Wait(ctx); err != nil {
 			return 0, err
 		}
-		x.freeCell(x.open[0])
 	}
 }
 
@@ -248,6 +248,16 @@ var (
 	errTracked = fmt.Errorf("%w", ErrTracked)
 )
 
+// ended says why a wait cannot go on. The lane's end comes first: contexts of
+// handlers end with it.
+func (sl *ServerLane) ended(ctx context.Context) error {
+	err := ctx.Err()
+	if sl.cause.Load() != nil {
+		return errDown
+	}
+	return err
+}
+
 // await waits for a cell. The error is ctx's, errDown or errTracked.
 func (x *Exchange) await(ctx context.Context, cell uint16, what waitFor, op string) error {
 	sl := x.lane
@@ -266,10 +276,7 @@ func (x *Exchange) await(ctx context.Context, cell uint16, what waitFor, op stri
 		if ready() {
 			return nil
 		}
-		if sl.cause.Load() != nil {
-			return errDown
-		}
-		if err := ctx.Err(); err != nil {
+		if err := sl.ended(ctx); err != nil {
 			return err
 		}
 		if sl.poller.help() {
@@ -283,10 +290,7 @@ func (x *Exchange) await(ctx context.Context, cell uint16, what waitFor, op stri
 	if x.inline {
 		sl.poller.flushDeferred() // an answer that was given must not wait for this
 		for !ready() {
-			if sl.cause.Load() != nil {
-				return errDown
-			}
-			if err := ctx.Err(); err != nil {
+			if err := sl.ended(ctx); err != nil {
 				return err
 			}
 			if time.Since(start) > sl.cfg.TrackedTimeout {
@@ -304,15 +308,14 @@ func (x *Exchange) await(ctx context.Context, cell uint16, what waitFor, op stri
 	timer := time.NewTimer(sl.cfg.TrackedTimeout)
 	defer timer.Stop()
 	for !ready() {
-		if sl.cause.Load() != nil {
-			return errDown
+		if err := sl.ended(ctx); err != nil {
+			return err
 		}
 		select {
 		case <-c.wake:
 		case <-timer.C:
 			return errTracked
 		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
 	return nil

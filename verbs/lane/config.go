@@ -95,7 +95,7 @@ func (c Config) Check() error {
 		{"request bytes", c.RequestBytes, 1, 1 << 30},
 		{"response bytes", c.ResponseBytes, 1, 1 << 30},
 		{"bulk requests", c.BulkWRs, 1, 4096},
-		{"bulk bytes", c.BulkBytes, 4096, 1 << 30},
+		{"bulk bytes", c.BulkBytes, 256, 1 << 30},
 		{"elements a request", c.MaxSGE, 1, 256},
 	} {
 		if f.v < f.min || f.v > f.max {

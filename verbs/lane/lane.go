@@ -165,11 +165,14 @@ func (l *Lane) Err() error {
 // cause, and no slot of it is used again before a rebuild. Later causes are not
 // kept.
 func (l *Lane) Fail(cause *Error, rebuildable bool) {
-	if !l.state.CompareAndSwap(uint32(Active), uint32(Dirty)) {
+	// Who sees the state sees the cause.
+	if l.State() != Active || !l.cause.CompareAndSwap(nil, cause) {
 		return
 	}
 	l.rebuildable.Store(rebuildable)
-	l.cause.Store(cause)
+	if !l.state.CompareAndSwap(uint32(Active), uint32(Dirty)) {
+		return
+	}
 	// In ERR the QP takes no more from the peer.
 	_ = l.qp.Fail()
 	l.count.LanesDirty.Add(1)
