@@ -41,7 +41,7 @@ func (c *conn) init(p *Poller, qp *verbs.QP, l Label, cfg *Config, cap verbs.QPC
 		return fmt.Errorf("the QP does not complete into the poller's CQ")
 	}
 	c.poller, c.qp, c.label, c.notify, c.count = p, qp, l, cfg.Notify, cfg.Counters
-	c.local, c.remote = ends(qp, p.ctx, l)
+	c.local, c.remote = ends(qp, l)
 	c.sq = newSendQueue(cap.MaxSendWR)
 	c.wrs = make([]verbs.SendWR, 0, cap.MaxSendWR)
 	c.sges = make([]verbs.SGE, 0, cap.MaxSendWR*cap.MaxSendSGE)
@@ -50,18 +50,9 @@ func (c *conn) init(p *Poller, qp *verbs.QP, l Label, cfg *Config, cap verbs.QPC
 }
 
 // ends names both ends of a connected QP.
-func ends(qp *verbs.QP, ctx *verbs.Context, l Label) (local, remote End) {
+func ends(qp *verbs.QP, l Label) (local, remote End) {
 	a := qp.Attr()
-	local = End{Name: l.Local, QPN: qp.QPN()}
-	remote = End{Name: l.Remote, GID: a.AV.DGID, QPN: a.DestQPN}
-	if gids, err := ctx.GIDs(max(a.Port, 1)); err == nil {
-		for _, g := range gids {
-			if g.Index == a.AV.SGIDIndex {
-				local.GID = g.GID
-			}
-		}
-	}
-	return local, remote
+	return End{Name: l.Local, GID: l.GID, QPN: qp.QPN()}, End{Name: l.Remote, GID: a.AV.DGID, QPN: a.DestQPN}
 }
 
 func (c *conn) errorf(layer Layer, op string, err error) *Error {
