@@ -8,10 +8,22 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 rs=$(realpath "${1:-$root/rs}")
-recipe=$root/recipes/two-rail.cue
 work=$(mktemp -d "${TMPDIR:-/tmp}/railstore-demo.XXXXXX")
 export RS_STATE=$work/state
 started=$SECONDS
+
+# The recipe as it is; only when something else has its control port, as the same
+# deployment under this user's own state folder would, another port.
+recipe=$root/recipes/two-rail.cue
+port=$(sed -nE 's/^control: port: *([0-9]+).*/\1/p' "$recipe")
+listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+if listening "$port"; then
+  free=$((port + 1))
+  while listening "$free"; do free=$((free + 1)); done
+  sed -E "s/^(control: port: *)[0-9]+/\1$free/" "$recipe" >"$work/two-rail.cue"
+  recipe=$work/two-rail.cue
+  echo "port $port is taken, the control plane gets port $free"
+fi
 
 cleanup() {
   status=$?

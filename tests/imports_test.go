@@ -35,6 +35,7 @@ var layers = map[string][]string{
 	"verbs/soft/internal/wire": {"verbs"},
 	"verbs/soft/internal/rc":   {"verbs", "verbs/soft/internal/wire"},
 	"verbs/soft/internal/udp":  {},
+	"verbs/ibv":                {"verbs"},
 	"verbs/lane":               {"verbs"},
 	"verbs/perf":               {"verbs"},
 	"verbs/verbstest":          {"verbs"},
@@ -50,7 +51,7 @@ var layers = map[string][]string{
 	"stages/launch": {"pipeline", "cue/deploy", "verbs", "ctrl", "stages/rail"},
 
 	// Level 4.
-	"bin/rs/cmd": {"cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/fabric", "verbs/lane", "verbs/perf",
+	"bin/rs/cmd": {"cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/ibv", "verbs/fabric", "verbs/lane", "verbs/perf",
 		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/launch"},
 	"bin/rs": {"bin/rs/cmd"},
 
