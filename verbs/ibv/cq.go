@@ -41,6 +41,10 @@ var errCQClosed error = &verbs.Error{Kind: verbs.ErrClosed}
 func (d *device) CreateCQ(depth int) (verbs.DriverCQ, error) {
 	q := &cq{dev: d, event: make(chan struct{}, 1), closed: make(chan struct{})}
 	d.mu.Lock()
+	if err := d.deaf; err != nil {
+		d.mu.Unlock()
+		return nil, err
+	}
 	d.nextCQ++
 	q.id = d.nextCQ
 	d.cqs[q.id] = q // before the device knows it: its first event may be early

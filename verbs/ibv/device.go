@@ -38,6 +38,7 @@ type device struct {
 	mu     sync.Mutex // guards what follows
 	cqs    map[uintptr]*cq
 	nextCQ uintptr
+	deaf   error // why no completion event comes any more
 }
 
 // live counts the handles that are open.

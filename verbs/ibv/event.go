@@ -33,8 +33,9 @@ func (d *device) runCompletions() {
 	// No event will come any more: nobody may go on waiting for one.
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.deaf = &verbs.Error{Op: "get_cq_event", Device: d.name, Kind: verbs.ErrDevice, Err: e}
 	for _, q := range d.cqs {
-		q.fail(&verbs.Error{Op: "get_cq_event", Device: d.name, Kind: verbs.ErrDevice, Err: e})
+		q.fail(d.deaf)
 	}
 }
 

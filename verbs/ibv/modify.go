@@ -33,6 +33,9 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPMask) error {
 	if q.qp == nil {
 		return errQPClosed
 	}
+	if err := q.leaveReset(attr, mask); err != nil {
+		return err
+	}
 	port := q.port
 	if mask&verbs.MaskPort != 0 {
 		port = attr.Port
@@ -58,6 +61,24 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPMask) error {
 			Err: &causes{q.dev.explainModify(attr, mask, &a, port, e), []error{e}}}
 	}
 	q.port = port
+	if mask&verbs.MaskState != 0 {
+		q.state = attr.State
+	}
+	return nil
+}
+
+// leaveReset takes a QP that is to go from RESET to ERR through INIT: Linux has
+// no such step in its table, IBTA has (10.3.1).
+func (q *qp) leaveReset(attr *verbs.QPAttr, mask verbs.QPMask) error {
+	if q.state != verbs.QPReset || mask&verbs.MaskState == 0 || attr.State != verbs.QPErr {
+		return nil
+	}
+	a := C.struct_ab_qp_attr{qp_state: C.int(verbs.QPInitState), port_num: 1}
+	e := unix.Errno(C.rs_modify_qp(q.dev.lib, q.qp, &a, C.AB_QP_STATE|C.AB_QP_PORT|C.AB_QP_PKEY_INDEX|C.AB_QP_ACCESS_FLAGS))
+	if e != 0 {
+		return &verbs.Error{Op: "modify_qp", Device: q.dev.name, Port: 1, QPN: q.qpn, Kind: kindOf(e), Err: e}
+	}
+	q.state = verbs.QPInitState
 	return nil
 }
 

@@ -28,9 +28,10 @@ type qp struct {
 	// What a full queue answers, made once: it is met on the hot path.
 	sendFull, recvFull error
 
-	mu   sync.Mutex // guards what follows, and posting
-	qp   *C.struct_rs_qp
-	port uint8 // from INIT
+	mu    sync.Mutex // guards what follows, and posting
+	qp    *C.struct_rs_qp
+	state verbs.QPState // that Modify has put it in
+	port  uint8         // from INIT
 }
 
 // CreateQP creates an RC QP.
