@@ -30,7 +30,10 @@ func TestCorpus(t *testing.T) {
 		t.Fatal(err)
 	}
 	good, bad := 0, 0
-	for _, file := range files {
+	for i, file := range files {
+		if load.UnderRace && i%8 != 0 {
+			continue
+		}
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".cue"), func(t *testing.T) {
 			src, err := os.ReadFile(file)
 			if err != nil {
@@ -65,7 +68,7 @@ func TestCorpus(t *testing.T) {
 			}
 		})
 	}
-	if good < 15 || good+bad < 60 {
+	if !load.UnderRace && (good < 15 || good+bad < 60) {
 		t.Errorf("the corpus has %d good and %d bad recipes; it ought to have 60", good, bad)
 	}
 }

@@ -20,7 +20,10 @@ var literal = regexp.MustCompile(`"[^"\n]*"|\b[0-9][0-9A-Za-z_.]*\b|\btrue\b|\bf
 // looking, and nothing may be missed. RS_MUTANTS sets their number.
 func TestMutants(t *testing.T) {
 	rnd := seed(t)
-	n := 60
+	n := 40
+	if UnderRace {
+		n = 5
+	}
 	if s := os.Getenv("RS_MUTANTS"); s != "" {
 		n, _ = strconv.Atoi(s)
 	}

@@ -10,6 +10,8 @@ import (
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/cuecontext"
 	cueload "cuelang.org/go/cue/load"
+
+	"github.com/railstore/railstore/cue/load"
 )
 
 const root = "../.."
@@ -54,8 +56,8 @@ func TestStockAgrees(t *testing.T) {
 // TestStockTool asks the tool itself, once for all good files and once for each of
 // a few bad ones, so that the test above is known to evaluate as it does.
 func TestStockTool(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the cue tool")
+	if load.UnderRace {
+		t.Skip("the tool is another process")
 	}
 	vet := func(files ...string) (string, error) {
 		cmd := exec.Command("go", append([]string{"tool", "cue", "vet"}, files...)...)
@@ -116,7 +118,11 @@ func recipeFiles(t *testing.T) []string {
 		if err != nil || len(fs) == 0 {
 			t.Fatal(glob, err)
 		}
-		out = append(out, fs...)
+		for i, f := range fs {
+			if !load.UnderRace || i%8 == 0 {
+				out = append(out, f)
+			}
+		}
 	}
 	if _, err := os.Stat(root + "/cue.mod/module.cue"); err != nil {
 		t.Fatal(err)
