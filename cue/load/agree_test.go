@@ -68,16 +68,16 @@ func TestRailStringAgrees(t *testing.T) {
 	if UnderRace {
 		n = 20
 	}
-	for range n {
+	fixed := []string{"ibv:mlx5_0:1:3:2:4096@rail0;10.1.0.2:4791", "soft:[fd00::1]:1:[10.0.0.0/8]:3", "ibv:a:::", "ibv:a:0", "soft:127.0.0.1@[::1]:0"}
+	for i := range n {
 		s := random()
+		if i < len(fixed) {
+			s = fixed[i]
+		}
 		want, goErr := deploy.ParseRail(s)
 		// The other host has the rails that a listener may name.
 		v := dep.Unify(e.ctx.CompileString(fmt.Sprintf(`{name: "x", hosts: [{name: "a", rails: [%[1]q]}, {name: "b", rails: [
 			{name: "rail0", device: %[2]q}, {name: "b-2", fabric: "rail0", device: %[2]q}]}], shards: [{id: 0, host: "a"}]}`, s, "ibv:peer")))
-		if v.Err() != nil && !strings.Contains(s, "é") {
-			// Only the rail itself may be wrong.
-			t.Logf("%q: %v", s, v.Err())
-		}
 		cueErr := v.Validate(cue.Concrete(true), cue.Definitions(true), cue.Hidden(true))
 		if (goErr == nil) != (cueErr == nil) {
 			// A soft port other than 1 is a rule of the deployment, not of the grammar.
