@@ -1,25 +1,133 @@
 package rxe
 
 import (
+	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
-// TestGuestBoots is the smallest run.
-func TestGuestBoots(t *testing.T) {
+// binary is a package whose tests, or some of them, run in the guest.
+type binary struct {
+	name string
+	pkg  string // from the repository's root
+	with string // what goes before the command: NAME=VALUE, or another command
+	run  string // pattern of tests
+}
+
+// inNamespaceFar changes the network alone: the folder of devices in /sys stays
+// visible.
+const inNamespaceFar = "nsenter --net=/run/netns/far"
+
+// binaries of TestGuest, in the order in which they run.
+var binaries = []binary{
+	{"ibv", "verbs/ibv", "RS_TEST_IBV=rxe0,rxe2", "."},
+	{"inside", "tests/rxe", "", "^TestInside"},
+	{"far", "tests/rxe", inNamespaceFar, "^TestFar"},
+}
+
+// TestGuest runs every test that needs RDMA devices in one boot of the guest and
+// forwards the results.
+func TestGuest(t *testing.T) {
 	need(t)
+	sections := runGuest(t, binaries)
+	for _, s := range sections[1:] {
+		t.Run(s.name, func(t *testing.T) {
+			o, err := outcomes(s.output)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := make(map[string]int)
+			o.count(n)
+			t.Logf("%d passed, %d failed, %d skipped in %.0f s of the guest", n["pass"], n["fail"], n["skip"], s.took.Seconds())
+			o.forward(t)
+			if n["pass"] == 0 || s.code != 0 && n["fail"] == 0 {
+				t.Errorf("exit code %d\n%s", s.code, s.output)
+			}
+		})
+	}
+}
+
+// runGuest builds the binaries, boots, and returns what they wrote; first comes
+// what the topology wrote.
+func runGuest(t *testing.T, bins []binary) []section {
+	t.Helper()
 	dir := cacheDir(t)
 	exclusive(t, dir)
 	k := fetchKernel(t, dir)
 	j := newJob(t)
-	if out, err := exec.Command("go", "test", "-c", "-o", j.dir+"/ibv.test", "../../verbs/ibv").CombinedOutput(); err != nil {
-		t.Fatal(string(out))
+	if s := os.Getenv("RS_TEST_SEED"); s != "" {
+		j.env = append(j.env, "RS_TEST_SEED="+s)
 	}
-	j.programs = []program{{"look", os.Getenv("RS_LOOK")}}
-	s, err := j.run(t, k, os.Stderr)
-	t.Log(err)
-	for _, x := range s {
-		t.Log(x.name, x.code, x.took)
+	for _, b := range bins {
+		if only := os.Getenv("RS_RXE_ONLY"); only != "" && only != b.name {
+			continue
+		}
+		j.programs = append(j.programs, b.build(t, j.dir))
+	}
+	start := time.Now()
+	sections, err := j.run(t, k, liveOutput())
+	t.Logf("guest with kernel %s: %.0f s", k.version, time.Since(start).Seconds())
+	for _, s := range sections {
+		t.Logf("%-12s exit code %d, %.1f s of the guest", s.name, s.code, s.took.Seconds())
+	}
+	if len(sections) == 0 || sections[0].code != 0 {
+		t.Fatalf("the guest has no rails: %v\n%s", err, append([]section{{}}, sections...)[len(sections)].output)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if len(sections) != 1+len(j.programs) {
+		t.Errorf("%d of %d programs ran", len(sections)-1, len(j.programs))
+	}
+	return sections
+}
+
+// liveOutput is where the job's lines go as they come, under RS_RXE_LIVE=1.
+func liveOutput() io.Writer {
+	if os.Getenv("RS_RXE_LIVE") == "1" {
+		return os.Stderr
+	}
+	return nil
+}
+
+// build compiles the package's tests into dir, with cgo.
+func (b binary) build(t *testing.T, dir string) program {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := path.Base(b.pkg) + ".test"
+	if !exists(filepath.Join(dir, file)) {
+		cmd := exec.Command("go", "test", "-c", "-o", filepath.Join(dir, file), "./"+b.pkg)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", b.pkg, err, bytes.TrimSpace(out))
+		}
+	}
+	run := b.run
+	if only := os.Getenv("RS_RXE_RUN"); only != "" {
+		run = only
+	}
+	// A test finds its files where go test would run it.
+	return program{b.name, fmt.Sprintf("cd %s && %s $JOB/%s -test.v=test2json -test.timeout=%v -test.run=%s",
+		quote(filepath.Join(root, b.pkg)), b.with, file, guestLimit-time.Minute, quote(run))}
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// inside skips a test that is not in the guest.
+func inside(t *testing.T) {
+	t.Helper()
+	if os.Getenv("RS_GUEST") == "" {
+		t.Skip("runs in the guest, through TestGuest")
 	}
 }

@@ -23,7 +23,7 @@ var tools = []struct{ command, pkg string }{
 	{"bash", "bash"},
 	{"ip", "iproute2"},
 	{"rdma", "iproute2"},
-	{"sysctl", "procps"},
+	{"nsenter", "util-linux"},
 	{"ibv_rc_pingpong", "ibverbs-utils"},
 	{"ib_write_bw", "perftest"},
 	{"tcpdump", "tcpdump"},

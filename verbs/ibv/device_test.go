@@ -82,9 +82,24 @@ func opener(t *testing.T, is func(verbs.GIDEntry) bool) verbstest.Open {
 	}
 }
 
+// softRoCE tells whether the devices are the kernel's rdma_rxe.
+func softRoCE(t *testing.T) bool {
+	t.Helper()
+	a, _ := devices(t)
+	parent, err := os.Readlink("/sys/class/infiniband/" + a)
+	return err == nil && strings.Contains(parent, "/virtual/")
+}
+
+func quirks(t *testing.T) []verbstest.Quirk {
+	if softRoCE(t) {
+		return verbstest.SoftRoCE
+	}
+	return nil
+}
+
 func TestConformance(t *testing.T) {
 	devices(t)
 	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) { verbstest.Run(t, opener(t, k.is)) })
+		t.Run(k.name, func(t *testing.T) { verbstest.Run(t, opener(t, k.is), quirks(t)...) })
 	}
 }
