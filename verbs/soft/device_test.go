@@ -241,7 +241,7 @@ func TestRoutes(t *testing.T) {
 }
 
 // cpu is the processor time of the process so far.
-func cpu(t *testing.T) time.Duration {
+func cpu(t testing.TB) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 		t.Fatal(err)

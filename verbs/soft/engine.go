@@ -29,8 +29,8 @@ const (
 	lease      = time.Millisecond
 
 	// yieldAfter polls in a row that find nothing the poller gives way: some
-	// twenty microseconds.
-	yieldAfter = 64
+	// five microseconds.
+	yieldAfter = 16
 )
 
 // spinTime is how long the device's goroutine polls the socket after traffic

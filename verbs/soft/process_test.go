@@ -438,3 +438,58 @@ func TestKilledWriter(t *testing.T) {
 }
 
 func (e *end) unknown() uint64 { return deviceOf(e.ctx).count().UnknownQP }
+
+// BenchmarkTwoProcesses is bandwidth and latency with the peer in another process.
+func BenchmarkTwoProcesses(b *testing.B) {
+	run := func(name string, bytes int64, f func(b *testing.B, e *end, c *child)) {
+		b.Run(name, func(b *testing.B) {
+			e := mustEnd(b, "127.0.0.1", 64<<20, Options{})
+			c := startChild(b, "127.0.0.2")
+			c.connect(e, verbs.PathOpts{RetryCount: 7, RNRRetry: 7})
+			m := e.region.Bytes()
+			for i := 0; i < len(m); i += 4096 {
+				m[i] = 1
+			}
+			// The peer's pages, too.
+			if err := e.write(c.hello.Region, 64<<20, 1); err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(bytes)
+			b.ResetTimer()
+			f(b, e, c)
+			b.StopTimer()
+			b.ReportMetric(float64(e.qp.Stats().Retransmits)/float64(b.N), "resent/op")
+			c.stop()
+			if err := e.close(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	run("write/size=64MiB", 64<<20, func(b *testing.B, e *end, c *child) {
+		if err := e.transfer(verbs.OpWrite, c.hello.Region, 64<<20, b.N); err != nil {
+			b.Fatal(err)
+		}
+	})
+	run("read/size=64MiB", 64<<20, func(b *testing.B, e *end, c *child) {
+		if err := e.transfer(verbs.OpRead, c.hello.Region, 64<<20, b.N); err != nil {
+			b.Fatal(err)
+		}
+	})
+	run("bounce/64B", 0, func(b *testing.B, e *end, c *child) {
+		clear(e.region.Bytes()[:4096])
+		if err := e.write(c.hello.Region, 4096, 1); err != nil {
+			b.Fatal(err)
+		}
+		c.say("bounce %d", b.N)
+		var l laps
+		l.start(b.N)
+		for i := uint64(1); i <= uint64(b.N); i++ {
+			if err := e.bounce(c.hello, i, false); err != nil {
+				b.Fatal(err)
+			}
+			l.lap()
+		}
+		l.report(b, 0)
+		c.number()
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/soft/internal/rc"
@@ -36,6 +37,11 @@ type qp struct {
 	anyID    bool // see Identification
 }
 
+// minRTO is the least time after which packets that nobody answered are sent
+// again early. It is above what a busy host's scheduler takes from a process: a
+// peer that does not run has lost nothing.
+const minRTO = int64(10 * time.Millisecond)
+
 func newQP(p *pd, init verbs.DriverQPInit) (*qp, error) {
 	d := p.dev
 	qpn, err := d.qps.reserve()
@@ -44,7 +50,7 @@ func newQP(p *pd, init verbs.DriverQPInit) (*qp, error) {
 	}
 	q := &qp{dev: d, pd: p, sendCQ: init.SendCQ.(*cq), recvCQ: init.RecvCQ.(*cq), qpn: qpn, cap: init.Cap}
 	q.cap.MaxInline = 0
-	q.conn = rc.New(rc.Config{QPN: qpn, Device: d.name, Cap: q.cap, SigAll: init.SigAll, Mem: p, MaxWindow: d.window()})
+	q.conn = rc.New(rc.Config{QPN: qpn, Device: d.name, Cap: q.cap, SigAll: init.SigAll, Mem: p, MaxWindow: d.window(), MinRTO: minRTO})
 	d.qps.put(q)
 	return q, nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/soft/internal/rc"
 	"github.com/railstore/railstore/verbs/soft/internal/udp"
+	"github.com/railstore/railstore/verbs/soft/internal/wire"
 )
 
 // outputPackets is how many packets are put out and sent at a time.
@@ -73,8 +74,15 @@ func (d *device) deliver(q *qp, t *transmit) {
 	if n := len(t.out.Packets); n > 0 && q.dest != nil {
 		t.batch.Reset()
 		t.q = q
-		for i := range t.out.Packets {
-			p := &t.out.Packets[i]
+		// An acknowledgement that leaves together with requests goes last: they
+		// are what somebody waits for, and as the smaller packet it ends their
+		// train instead of being a datagram of its own.
+		first := 0
+		if n > 1 && opcode(t.out, 0) == wire.Acknowledge && !opcode(t.out, 1).Response() {
+			first = 1
+		}
+		for i := range n {
+			p := &t.out.Packets[(i+first)%n]
 			if d.opt.loseSent != nil && d.opt.loseSent(p) {
 				continue
 			}
@@ -86,6 +94,8 @@ func (d *device) deliver(q *qp, t *transmit) {
 	}
 	t.out.Reset()
 }
+
+func opcode(o *rc.Output, i int) wire.Opcode { return wire.Opcode(o.Packets[i].Hdr[0]) }
 
 // complete puts completions into their queues and events out. A queue that has no
 // room breaks, and a QP that lost a completion is of no use any more.
