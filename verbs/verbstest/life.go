@@ -127,27 +127,33 @@ func still(t *testing.T, p *Pair, what string) {
 
 func caseMRCloseFences(t *testing.T, open Open) {
 	for range 5 {
-		p := Fixture{Limited: true, Path: verbs.PathOpts{RetryCount: 1, RNRRetry: 7, Timeout: 10}}.New(t, open)
-		stop := make(chan struct{})
-		done := hammer(p, stop)
-		p.B.Until("the first WRITE", func() bool { return p.B.Bytes()[0] != 0 })
-		Need(t, p.B.MR.Close())
-		still(t, p, "MR.Close")
-		close(stop)
-		<-done
+		// A subtest, so that each pair is closed before the next.
+		t.Run("", func(t *testing.T) {
+			p := Fixture{Limited: true, Path: verbs.PathOpts{RetryCount: 1, RNRRetry: 7, Timeout: 10}}.New(t, open)
+			stop := make(chan struct{})
+			done := hammer(p, stop)
+			p.B.Until("the first WRITE", func() bool { return p.B.Bytes()[0] != 0 })
+			Need(t, p.B.MR.Close())
+			still(t, p, "MR.Close")
+			close(stop)
+			<-done
+		})
 	}
 }
 
 func caseQPCloseFences(t *testing.T, open Open) {
 	for range 5 {
-		p := Fixture{Limited: true, Path: verbs.PathOpts{RetryCount: 1, RNRRetry: 7, Timeout: 10}}.New(t, open)
-		stop := make(chan struct{})
-		done := hammer(p, stop)
-		p.B.Until("the first WRITE", func() bool { return p.B.Bytes()[0] != 0 })
-		Need(t, p.B.QP.Close())
-		still(t, p, "QP.Close")
-		close(stop)
-		<-done
+		// A subtest, so that each pair is closed before the next.
+		t.Run("", func(t *testing.T) {
+			p := Fixture{Limited: true, Path: verbs.PathOpts{RetryCount: 1, RNRRetry: 7, Timeout: 10}}.New(t, open)
+			stop := make(chan struct{})
+			done := hammer(p, stop)
+			p.B.Until("the first WRITE", func() bool { return p.B.Bytes()[0] != 0 })
+			Need(t, p.B.QP.Close())
+			still(t, p, "QP.Close")
+			close(stop)
+			<-done
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	"github.com/railstore/railstore/verbs"
@@ -178,17 +179,19 @@ func caseRecvTooSmall(t *testing.T, open Open) {
 
 func recvTooSmall(t *testing.T, open Open, sender, receiver []verbs.WCStatus) {
 	for _, n := range []int{101, 20000} {
-		p := Fixture{}.New(t, open)
-		for i := range p.A.Bytes() {
-			p.A.Bytes()[i] = 0xee
-		}
-		p.B.Recv(9, p.B.SGE(0, 100))
-		p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpSend}, p.A.SGE(0, n))
-		p.A.Bad(3, sender...)
-		p.B.Bad(9, receiver...)
-		if !allZero(p.B.Bytes()[100:]) {
-			t.Fatalf("%d bytes into a receive of 100: memory after it was written", n)
-		}
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			p := Fixture{}.New(t, open)
+			for i := range p.A.Bytes() {
+				p.A.Bytes()[i] = 0xee
+			}
+			p.B.Recv(9, p.B.SGE(0, 100))
+			p.A.Send(verbs.SendWR{ID: 3, Flags: verbs.Signaled, Op: verbs.OpSend}, p.A.SGE(0, n))
+			p.A.Bad(3, sender...)
+			p.B.Bad(9, receiver...)
+			if !allZero(p.B.Bytes()[100:]) {
+				t.Fatalf("%d bytes into a receive of 100: memory after it was written", n)
+			}
+		})
 	}
 }
 
