@@ -31,6 +31,7 @@ var layers = map[string][]string{
 	// Level 1.
 	"cue/load":                 {"cue/deploy", "schemas"},
 	"verbs/fabric":             {"verbs", "cue/deploy"},
+	"verbs/fabric/fabrictest":  {},
 	"verbs/soft":               {"verbs", "verbs/soft/internal/wire", "verbs/soft/internal/rc", "verbs/soft/internal/udp"},
 	"verbs/soft/internal/wire": {"verbs"},
 	"verbs/soft/internal/rc":   {"verbs", "verbs/soft/internal/wire"},
@@ -61,7 +62,7 @@ var layers = map[string][]string{
 }
 
 // Packages that only tests may import.
-var testOnly = []string{"verbs/verbstest"}
+var testOnly = []string{"verbs/verbstest", "verbs/fabric/fabrictest"}
 
 // Direct imports from outside the module that only the named packages may have.
 var fenced = map[string][]string{

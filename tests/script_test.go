@@ -82,6 +82,7 @@ func TestScripts(t *testing.T) {
 			"waitgrow": cmdWaitGrow,
 			"listen":   cmdListen,
 			"copyport": cmdCopyPort,
+			"sysfs":    cmdSysfs,
 		},
 	})
 }

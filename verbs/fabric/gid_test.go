@@ -41,7 +41,7 @@ func TestChoose(t *testing.T) {
 		{"link-local when nothing else", mlx[:2], deploy.GIDSelector{Select: "auto"}, 1, "link-local"},
 		{"own net device beats an overlay even over IPv6", []verbs.GIDEntry{mlx[2], mlx[5]}, deploy.GIDSelector{Select: "auto"}, 5, ""},
 		{"empty table", nil, deploy.GIDSelector{Select: "auto"}, -1, "network namespace"},
-		{"empty entry is never taken", []verbs.GIDEntry{{Index: 0, Type: verbs.GIDTypeRoCEv2}}, deploy.GIDSelector{Select: "index"}, -1, "empty entry"},
+		{"empty entry is never taken", []verbs.GIDEntry{{Index: 0, Type: verbs.GIDTypeRoCEv2}}, deploy.GIDSelector{Select: "index"}, -1, "the GID table is empty"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := Choose(c.table, c.sel, eth)
