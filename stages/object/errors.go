@@ -10,7 +10,7 @@ var (
 	ErrName     = errors.New("not a usable object name")
 	ErrNotFound = errors.New("object not found")
 	ErrExists   = errors.New("object exists")
-	ErrSource   = errors.New("source does not have the size it was said to have")
+	ErrSource   = errors.New("source cannot be put")
 	ErrConflict = errors.New("another writer was faster")
 	// ErrUnknownOutcome is a commit whose answer got lost and that a lookup could
 	// not settle. Nothing is deleted then: one of the two generations is whole.

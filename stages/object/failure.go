@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/railstore/railstore/pipeline"
 )
@@ -19,11 +20,12 @@ func fail(op string, err error, at *Path) error {
 		where = pipeline.AtShard(at.Shard).On(at.Rail)
 	}
 	if pe, ok := err.(*pipeline.Error); ok {
-		err = pipeline.Wrap(pe, pe.Layer, op, where)
+		own := *pe
+		own.Op = op // what the user asked for, not the call below it
+		err = pipeline.Wrap(&own, own.Layer, op, where)
 	} else {
-		var inner *pipeline.Error
-		if errors.As(err, &inner) && at == nil {
-			where.Shard = inner.Where.Shard
+		if at == nil {
+			where.Shard = shardOf(err)
 		}
 		err = &pipeline.Error{Layer: layerOf(err), Op: op, Where: where, Err: err}
 	}
@@ -32,6 +34,27 @@ func fail(op string, err error, at *Path) error {
 		out.Hint = hintFor(err)
 	}
 	return &out
+}
+
+// shardOf is the one shard that an error's causes are about, or -1.
+func shardOf(err error) int {
+	var several pathErrors
+	if errors.As(err, &several) {
+		shard := -1
+		for i, e := range several {
+			if s := shardOf(e); i > 0 && s != shard {
+				return -1
+			} else {
+				shard = s
+			}
+		}
+		return shard
+	}
+	var inner *pipeline.Error
+	if errors.As(err, &inner) {
+		return inner.Where.Shard
+	}
+	return -1
 }
 
 // prefix puts words (a sentinel, or "stripe 3") in front of an error without
@@ -46,6 +69,49 @@ func prefix(words, err error) error {
 		return &out
 	}
 	return fmt.Errorf("%w: %w", words, err)
+}
+
+// pathErrors are the failures of several paths to one thing. They print as one
+// line that names each path once, and the shard only if there are several: fail
+// puts the one shard in front.
+type pathErrors []error
+
+func (e pathErrors) Error() string {
+	shards := map[int]bool{}
+	for _, err := range e {
+		if pe, ok := err.(*pipeline.Error); ok {
+			shards[pe.Where.Shard] = true
+		}
+	}
+	var b strings.Builder
+	for i, err := range e {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		if pe, ok := err.(*pipeline.Error); ok {
+			at := pe.Where
+			if at.Lane = -1; len(shards) == 1 {
+				at.Shard = -1
+			}
+			fmt.Fprintf(&b, "%v: %v", at, pe.Err)
+			continue
+		}
+		b.WriteString(err.Error())
+	}
+	return b.String()
+}
+
+func (e pathErrors) Unwrap() []error { return e }
+
+// err is nil without failures, and a single one is itself.
+func (e pathErrors) err() error {
+	switch len(e) {
+	case 0:
+		return nil
+	case 1:
+		return e[0]
+	}
+	return e
 }
 
 // both joins two errors, either of which may be nil, in one line.

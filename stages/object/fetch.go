@@ -91,22 +91,16 @@ func (j *readJob) run(ctx context.Context, plan *Plan) error {
 }
 
 // causes are the failures of all paths, in one line.
-func (j *readJob) causes() (err error) {
-	paths := make([]Path, 0, len(j.lost))
-	for p := range j.lost {
-		paths = append(paths, p)
-	}
-	slices.SortFunc(paths, func(a, b Path) int {
-		if a.Shard != b.Shard {
-			return a.Shard - b.Shard
+func (j *readJob) causes() error {
+	var out pathErrors
+	for _, n := range j.w.cfg.Nodes {
+		for i := range j.w.cfg.Rails {
+			if err := j.lost[Path{j.w.cfg.Rails[i].Name, n.Shard}]; err != nil {
+				out = append(out, err)
+			}
 		}
-		return slices.IndexFunc(j.w.cfg.Rails, func(r PlanRail) bool { return r.Name == a.Rail }) -
-			slices.IndexFunc(j.w.cfg.Rails, func(r PlanRail) bool { return r.Name == b.Rail })
-	})
-	for _, p := range paths {
-		err = both(err, j.lost[p])
 	}
-	return err
+	return out.err()
 }
 
 // round runs the tasks of a plan and waits for all of them. Each rail starts its

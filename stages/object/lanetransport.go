@@ -90,12 +90,33 @@ func (t *LaneTransport) call(ctx context.Context, at Path, op uint16, ref Stripe
 		return stripeResponse{}, pipeline.Wrap(encodeErr, pipeline.LayerInternal, "call", where)
 	}
 	if err != nil {
-		return stripeResponse{}, lanes.WrapError(err, pipeline.LayerDevice, "call", where)
+		return stripeResponse{}, lanes.WrapError(shorten(err), pipeline.LayerDevice, "call", where)
 	}
 	if err := errorOf(int32(rsp.Status), buf[:rsp.N]); err != nil {
 		return stripeResponse{}, err
 	}
 	return decodeResponse(buf[:rsp.N])
+}
+
+// shorten leaves out of a lane's error what the path says already, so that a line
+// names shard, lane and rail once.
+func shorten(err error) error {
+	if le, ok := err.(*lane.Error); ok && le.Err != nil {
+		return laneError{le}
+	}
+	return err
+}
+
+type laneError struct{ e *lane.Error }
+
+func (l laneError) Unwrap() error { return l.e }
+
+func (l laneError) Error() string {
+	s := l.e.Err.Error()
+	if l.e.Class != "" {
+		s += " [" + string(l.e.Class) + "]"
+	}
+	return s
 }
 
 // Counters of a rail since the session began.

@@ -57,7 +57,7 @@ func (w *Worker) Put(ctx context.Context, key Key, src *Source, opt PutOptions) 
 	if err != nil {
 		left := j.undo(ctx)
 		if left > 0 {
-			err = both(err, fmt.Errorf("%d stripes of the failed put could not be removed", left))
+			err = both(err, fmt.Errorf("%d stripes of the failed put may be left on their shards", left))
 		}
 		return nil, fail("put", err, nil)
 	}
@@ -235,7 +235,7 @@ func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error 
 	j.mu.Lock()
 	j.begun[s.Index] = true
 	j.mu.Unlock()
-	var first error
+	var failed pathErrors
 	for n, at := range j.paths(s) {
 		err := j.storeOver(ctx, at, &ref, ext)
 		if err == nil {
@@ -260,7 +260,7 @@ func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error 
 		}
 		c := classify(err)
 		err = fail("put", err, &at)
-		first = both(first, err)
+		failed = append(failed, err)
 		if c == classTransport {
 			j.w.cool(ctx, at, err)
 		}
@@ -268,7 +268,7 @@ func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error 
 			break
 		}
 	}
-	return first
+	return failed.err()
 }
 
 // paths are the ways to a stripe's shard, the planned one first.

@@ -109,7 +109,8 @@ func TestReadDeadShard(t *testing.T) {
 		return nil
 	})
 	err := x.wantReadFails(ErrNoRails)
-	if !errors.Is(err, errWire) || !strings.Contains(err.Error(), "shard 1 rail a") || !strings.Contains(err.Error(), "shard 1 rail b") {
+	if !errors.Is(err, errWire) || !strings.Contains(err.Error(), "rail a: ") || !strings.Contains(err.Error(), "rail b: ") ||
+		!strings.HasPrefix(err.Error(), "read: shard 1: ") || strings.Contains(err.Error(), "shard 1 rail") {
 		t.Errorf("%v", err)
 	}
 	// Objects on the other shard alone can still be read: no rail is blamed whole.
