@@ -145,15 +145,14 @@ func (d *device) checkSource(index int) error {
 	return fmt.Errorf("source GID index %d: the table has no such entry", index)
 }
 
-// window is how many packets a QP may have unacknowledged. The receive buffer
-// that they wait in is the peer's; ours is the best guess at it. The kernel
-// counts more than the payload against it: about double for packets of 4096.
+// window is how many bytes a QP may have unacknowledged. The receive buffer that
+// they wait in is the peer's; ours is the best guess at it. The kernel counts more
+// than the payload against it: about double for packets of 4096 bytes.
 func (d *device) window() int {
-	bytes := d.opt.Window
-	if bytes == 0 {
-		bytes = min(defaultWindow, d.sock.Features().RecvBuffer/4)
+	if d.opt.Window > 0 {
+		return d.opt.Window
 	}
-	return max(bytes/d.activeMTU, 8)
+	return min(defaultWindow, d.sock.Features().RecvBuffer/4)
 }
 
 const defaultWindow = 1 << 20

@@ -28,6 +28,9 @@ const (
 	goneAfter  = int64(100 * time.Microsecond)
 	lease      = time.Millisecond
 
+	// maxLate is how long a full socket may put timers off.
+	maxLate = int64(5 * time.Millisecond)
+
 	// yieldAfter polls in a row that find nothing the poller gives way: some
 	// five microseconds.
 	yieldAfter = 16
@@ -100,7 +103,7 @@ func (d *device) Progress() bool {
 		d.flushHeld(now)
 		n++
 	}
-	if now >= d.nextScan.Load() && n < recvBatch {
+	if d.scanDue(now, n) {
 		d.scan(now)
 	}
 	yield := false
@@ -146,8 +149,7 @@ func (d *device) run() {
 		d.rx.Lock()
 		n := d.receive(now, false)
 		d.flushHeld(now)
-		// Timers are for what did not come: look first at all that did.
-		if now >= d.nextScan.Load() && n < recvBatch {
+		if d.scanDue(now, n) {
 			d.scan(now)
 		}
 		d.rx.Unlock()
@@ -278,6 +280,14 @@ func (d *device) scanAt(t, now int64) {
 		d.waiter.SetTimer(time.Duration(t - now))
 	}
 	d.timerMu.Unlock()
+}
+
+// scanDue reports whether the timers are to be looked at after n datagrams were
+// taken. They are for what did not come, so all that did comes first, but not for
+// ever: the QP whose timer it is may not be among those that keep the socket full.
+func (d *device) scanDue(now int64, n int) bool {
+	late := now - d.nextScan.Load()
+	return late >= 0 && (n < recvBatch || late > maxLate)
 }
 
 // scan runs the timers that are due; device.rx is held.

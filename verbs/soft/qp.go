@@ -42,6 +42,13 @@ type qp struct {
 // peer that does not run has lost nothing.
 const minRTO = int64(10 * time.Millisecond)
 
+// A QP starts with initialWindow packets in flight, so that many which start at
+// once do not fill a socket; maxWindow is a window of small packets.
+const (
+	initialWindow = 32
+	maxWindow     = 4096
+)
+
 func newQP(p *pd, init verbs.DriverQPInit) (*qp, error) {
 	d := p.dev
 	qpn, err := d.qps.reserve()
@@ -50,7 +57,8 @@ func newQP(p *pd, init verbs.DriverQPInit) (*qp, error) {
 	}
 	q := &qp{dev: d, pd: p, sendCQ: init.SendCQ.(*cq), recvCQ: init.RecvCQ.(*cq), qpn: qpn, cap: init.Cap}
 	q.cap.MaxInline = 0
-	q.conn = rc.New(rc.Config{QPN: qpn, Device: d.name, Cap: q.cap, SigAll: init.SigAll, Mem: p, MaxWindow: d.window(), MinRTO: minRTO})
+	q.conn = rc.New(rc.Config{QPN: qpn, Device: d.name, Cap: q.cap, SigAll: init.SigAll, Mem: p,
+		InitialWindow: initialWindow, MaxWindow: maxWindow, WindowBytes: d.window(), MinRTO: minRTO})
 	d.qps.put(q)
 	return q, nil
 }

@@ -58,8 +58,7 @@ func (s *spares) give(t *transmit) {
 func (d *device) pump(q *qp, t *transmit, now int64) {
 	for {
 		more := q.conn.Pump(now, t.out)
-		d.deliver(q, t)
-		if !more {
+		if !d.deliver(q, t) && !more {
 			break
 		}
 	}
@@ -67,9 +66,10 @@ func (d *device) pump(q *qp, t *transmit, now int64) {
 }
 
 // deliver takes an output where it belongs and empties it; the QP's lock is held.
-func (d *device) deliver(q *qp, t *transmit) {
+// It reports that the QP failed over it, and what is left in it is to be flushed.
+func (d *device) deliver(q *qp, t *transmit) (failed bool) {
 	if len(t.out.Done) > 0 || len(t.out.Events) > 0 {
-		d.complete(q, t)
+		failed = d.complete(q, t)
 	}
 	if n := len(t.out.Packets); n > 0 && q.dest != nil {
 		t.batch.Reset()
@@ -93,13 +93,15 @@ func (d *device) deliver(q *qp, t *transmit) {
 		}
 	}
 	t.out.Reset()
+	return failed
 }
 
 func opcode(o *rc.Output, i int) wire.Opcode { return wire.Opcode(o.Packets[i].Hdr[0]) }
 
 // complete puts completions into their queues and events out. A queue that has no
-// room breaks, and a QP that lost a completion is of no use any more.
-func (d *device) complete(q *qp, t *transmit) {
+// room breaks, and a QP that lost a completion is of no use any more: that is
+// reported when it is news.
+func (d *device) complete(q *qp, t *transmit) (failed bool) {
 	full := false
 	for i := range t.out.Done {
 		c := &t.out.Done[i]
@@ -113,8 +115,10 @@ func (d *device) complete(q *qp, t *transmit) {
 		d.emit(verbs.AsyncEvent{Type: e, Port: 1, QPN: q.qpn})
 	}
 	t.out.Done, t.out.Events = t.out.Done[:0], t.out.Events[:0]
-	if full && q.conn.State() != verbs.QPErr {
-		q.conn.Modify(&verbs.QPAttr{State: verbs.QPErr}, verbs.MaskState)
-		d.emit(verbs.AsyncEvent{Type: verbs.EventQPFatal, QPN: q.qpn, Err: verbs.ErrCQOverrun})
+	if !full || q.conn.State() == verbs.QPErr {
+		return false
 	}
+	q.conn.Modify(&verbs.QPAttr{State: verbs.QPErr}, verbs.MaskState)
+	d.emit(verbs.AsyncEvent{Type: verbs.EventQPFatal, Port: 1, QPN: q.qpn, Err: verbs.ErrCQOverrun})
+	return true
 }

@@ -16,6 +16,7 @@ type Config struct {
 	PKey          uint16 // 0xffff
 	InitialWindow int    // packets in flight at first; 64
 	MaxWindow     int    // packets in flight at most; 1024
+	WindowBytes   int    // the same in bytes of the path MTU, at least 8 packets; 0: MaxWindow alone
 	MinRTO        int64  // ns, floor of the early retransmission timer; 5 ms; negative: only the IBTA timer
 }
 

@@ -38,6 +38,9 @@ func (c *Conn) Modify(attr *verbs.QPAttr, mask verbs.QPMask) {
 		a.PathMTU = attr.PathMTU
 		c.mtu = uint32(attr.PathMTU)
 		c.mtuShift = uint8(bits.TrailingZeros32(c.mtu))
+		if b := c.cfg.WindowBytes; b > 0 {
+			c.win.init(c.cfg.InitialWindow, min(max(b>>c.mtuShift, 8), c.cfg.MaxWindow))
+		}
 	}
 	if mask&verbs.MaskAV != 0 {
 		a.AV = attr.AV
