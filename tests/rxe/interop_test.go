@@ -53,13 +53,13 @@ func TestFarConformance(t *testing.T) {
 		t.Run(l.name+"/rxe-asks", func(t *testing.T) {
 			verbstest.Run(t, func(tb testing.TB) (*verbs.Context, *verbs.Context) {
 				return openBoth(tb, l.gid, l.soft)
-			}, verbstest.SoftRoCE...)
+			}, verbstest.SoftRoCEAsks...)
 		})
 		t.Run(l.name+"/soft-asks", func(t *testing.T) {
 			verbstest.Run(t, func(tb testing.TB) (*verbs.Context, *verbs.Context) {
 				k, u := openBoth(tb, l.gid, l.soft)
 				return u, k
-			}, verbstest.SoftRoCE...)
+			}, verbstest.SoftRoCEAnswers...)
 		})
 	}
 }

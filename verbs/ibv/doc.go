@@ -35,7 +35,8 @@
 // limit: one registration has one pair of keys, so only the caller can cut.
 // Depths are checked against the device's limits by package verbs; a device may
 // grant more than was asked for, and QPCap says so. verbs.AV.UDPPort must be 0 or
-// 4791, the one port that devices speak. Relaxed ordering is never asked for:
+// 4791, the one port that devices speak. On RoCE v2 the kernel replaces
+// verbs.AV.HopLimit by that of the route to the peer. Relaxed ordering is never asked for:
 // commit and status words rely on the order of WRITEs.
 //
 // Owns: the C shim, the loaded library, every handle made through it.

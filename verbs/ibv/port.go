@@ -18,6 +18,8 @@ import (
 	"github.com/railstore/railstore/verbs"
 )
 
+const linkEthernet = C.AB_LINK_LAYER_ETHERNET
+
 func (d *device) queryPort(port uint8) (C.struct_ab_port_attr, error) {
 	var a C.struct_ab_port_attr
 	if e := C.rs_query_port(d.lib, d.ctx, C.uint8_t(port), &a); e != 0 {
@@ -36,7 +38,7 @@ func (d *device) QueryPort(port uint8) (verbs.PortAttr, error) {
 		LID: uint16(a.lid), SMLID: uint16(a.sm_lid), GIDs: int(a.gid_tbl_len), PKeys: int(a.pkey_tbl_len),
 		Gbps: gbps(int(a.active_speed), int(a.active_width)), LinkLayer: verbs.LinkInfiniBand}
 	// Devices from before the field leave it at 0; they are InfiniBand.
-	if a.link_layer == C.AB_LINK_LAYER_ETHERNET {
+	if a.link_layer == linkEthernet {
 		out.LinkLayer = verbs.LinkEthernet
 	}
 	return out, nil
@@ -91,7 +93,7 @@ func (d *device) GIDs(port uint8) ([]verbs.GIDEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	ethernet := a.link_layer == C.AB_LINK_LAYER_ETHERNET
+	ethernet := a.link_layer == linkEthernet
 	out, err := d.gidsByCall(port, ethernet)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
 		out, err = d.gidsBySysfs(port, int(a.gid_tbl_len), ethernet)
