@@ -17,11 +17,11 @@ func benchRig(b *testing.B, o rigOptions) *rig {
 
 // BenchmarkCall is one call at a time: the round trip.
 func BenchmarkCall(b *testing.B) {
-	for provider, driver := range benchDrivers(b) {
+	for _, p := range providers {
 		for _, notify := range []Notify{Adaptive, Imm, Scan} {
 			for _, size := range []int{0, 64, 4096} {
-				b.Run(fmt.Sprintf("provider=%s/notify=%v/size=%d", provider, notify, size), func(b *testing.B) {
-					r := benchRig(b, rigOptions{driver: driver(b), cfg: Config{Notify: notify}})
+				b.Run(fmt.Sprintf("provider=%s/notify=%v/size=%d", p.name, notify, size), func(b *testing.B) {
+					r := benchRig(b, rigOptions{driver: p.open(), cfg: Config{Notify: notify}})
 					payload, buf := make([]byte, size), make([]byte, size)
 					ctx := context.Background()
 					b.ReportAllocs()
@@ -39,11 +39,11 @@ func BenchmarkCall(b *testing.B) {
 
 // BenchmarkInFlight has several calls under way, by one goroutine.
 func BenchmarkInFlight(b *testing.B) {
-	for provider, driver := range benchDrivers(b) {
+	for _, p := range providers {
 		for _, workers := range []int{0, 1} {
 			for _, depth := range []int{1, 2, 4, 8, 16} {
-				b.Run(fmt.Sprintf("provider=%s/workers=%d/inflight=%d", provider, workers, depth), func(b *testing.B) {
-					r := benchRig(b, rigOptions{driver: driver(b), workers: workers, cfg: Config{Slots: depth}})
+				b.Run(fmt.Sprintf("provider=%s/workers=%d/inflight=%d", p.name, workers, depth), func(b *testing.B) {
+					r := benchRig(b, rigOptions{driver: p.open(), workers: workers, cfg: Config{Slots: depth}})
 					payload, buf := make([]byte, 64), make([]byte, 64)
 					ctx := context.Background()
 					tickets := make([]Ticket, depth)

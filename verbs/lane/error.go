@@ -110,14 +110,19 @@ type Error struct {
 	Err           error          // the first cause
 }
 
-func (e *Error) Error() string {
+func (e *Error) Error() string { return e.Op + ": " + e.Label.String() + ": " + e.Detail() }
+
+// Detail is the text without operation and label, for whoever tells those
+// himself.
+func (e *Error) Detail() string {
 	var b strings.Builder
-	b.WriteString(e.Op + ": " + e.Label.String())
 	if e.Local.QPN != 0 || e.Remote.QPN != 0 {
-		fmt.Fprintf(&b, ": %v to %v", e.Local, e.Remote)
+		fmt.Fprintf(&b, "%v to %v: ", e.Local, e.Remote)
 	}
 	if e.Err != nil {
-		b.WriteString(": " + e.Err.Error())
+		b.WriteString(e.Err.Error())
+	} else {
+		b.WriteString("failed")
 	}
 	if e.Class != "" {
 		b.WriteString(" [" + string(e.Class) + "]")

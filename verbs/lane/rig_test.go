@@ -2,6 +2,7 @@ package lane
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ type station struct {
 	mr     *verbs.MR
 	poller *Poller
 	used   int
+	gid    int // index of the GID it connects from
 }
 
 func newStation(tb testing.TB, d verbs.Driver, name string, depth, bytes int, pc PollerConfig) *station {
@@ -74,7 +76,9 @@ func (s *station) endpoint(tb testing.TB, qp *verbs.QP) verbs.Endpoint {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return verbs.Endpoint{GID: gids[0].GID, QPN: qp.QPN(), PSN: 0xfffff0, MTU: port.ActiveMTU, UDPPort: port.UDPPort}
+	g := gids[slices.IndexFunc(gids, func(g verbs.GIDEntry) bool { return g.Type == verbs.GIDTypeRoCEv2 })]
+	s.gid = g.Index
+	return verbs.Endpoint{GID: g.GID, GIDType: g.Type, QPN: qp.QPN(), PSN: 0xfffff0, MTU: port.ActiveMTU, UDPPort: port.UDPPort}
 }
 
 // rig is a client's pool and a server's acceptor with lanes between them.
@@ -173,9 +177,11 @@ func (r *rig) qps(ccfg, scfg Config, path verbs.PathOpts) (c, s *verbs.QP) {
 		r.tb.Fatal(err)
 	}
 	ce, se := r.client.endpoint(r.tb, c), r.server.endpoint(r.tb, s)
+	path.SGIDIndex = r.server.gid
 	if err := s.Connect(se, ce, path, nil); err != nil {
 		r.tb.Fatal(err)
 	}
+	path.SGIDIndex = r.client.gid
 	if err := c.Connect(ce, se, path, nil); err != nil {
 		r.tb.Fatal(err)
 	}
@@ -216,16 +222,5 @@ func (r *rig) until(what string, ok func() bool) {
 		r.client.ctx.Progress()
 		r.server.ctx.Progress()
 		pause()
-	}
-}
-
-// modes are the ways of noticing, each with and without workers.
-func modes(t *testing.T, f func(t *testing.T, o rigOptions)) {
-	for _, n := range []Notify{Adaptive, Imm, Scan} {
-		for _, workers := range []int{0, 3} {
-			t.Run(fmt.Sprintf("%v/workers=%d", n, workers), func(t *testing.T) {
-				f(t, rigOptions{cfg: Config{Notify: n}, workers: workers})
-			})
-		}
 	}
 }
