@@ -37,14 +37,16 @@
 // decided in one place, classify.
 //
 // A put that fails before its commit removes its stripes. A put that dies leaves files
-// that Store.Sweep finds; what a commit replaced stays listed in the catalog until its
-// stripes are gone (Worker.Reclaim).
+// that a shard's Janitor finds; what a commit replaced stays listed in the catalog
+// until its stripes are gone, and every later change tidies a little (Worker.Reclaim
+// all of it).
 //
-// Owns: Store, Slab, Service, LaneTransport, Session, Worker, Plan, LeasedBuffer,
+// Owns: Store, Janitor, Slab, Service, LaneTransport, Session, Worker, Plan, LeasedBuffer,
 // Output, the stripe protocol, the form of handles, file names and stripe files.
 // Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail, stages/lanes.
 // Goroutines: those of Put, Read and the removal of stripes, each waited for before
-// the call returns. Store, Slab and Service have none.
+// the call returns; one of each Janitor, which its Close waits for. Store, Slab and
+// Service have none.
 // Locks: directory.mu is held over the creation of a fan-out folder; Slab.mu, Worker.mu,
 // meter.mu, inOrder.mu and the mutex of a job are held over no call out of the package,
 // but for Worker.mu over Config.RailState. A job's mutex may be held when Worker.mu is

@@ -49,7 +49,9 @@ func (w *Worker) Put(ctx context.Context, key Key, src *Source, opt PutOptions) 
 	if err := j.prepare(ctx, key); err != nil {
 		return nil, fail("put", err, nil)
 	}
-	err := j.store(ctx)
+	sctx, cancel := context.WithTimeoutCause(ctx, MaxPutTime, errPutTooLong)
+	defer cancel()
+	err := j.store(sctx)
 	if err == nil {
 		j.o.Placement.LayoutHash = LayoutHash(&j.o)
 		err = Validate(&j.o, key, w.cfg.Nodes) // what no reader would accept is not committed
@@ -72,6 +74,9 @@ func (w *Worker) Put(ctx context.Context, key Key, src *Source, opt PutOptions) 
 	if replaced {
 		rep.Replaced = old.Generation
 		rep.RemovedStripes, rep.LeftStripes = w.removeGarbage(ctx, &old)
+	}
+	if rep.LeftStripes == 0 {
+		w.tidy(ctx)
 	}
 	return rep, nil
 }
@@ -206,6 +211,9 @@ func (j *putJob) store(ctx context.Context) error {
 
 // errPutFailed is why the other stripes of a failed put are given up.
 var errPutFailed = errors.New("another stripe of the put failed")
+
+// errPutTooLong ends a put whose stripes a sweep may soon take for abandoned.
+var errPutTooLong = fmt.Errorf("the put took longer than %v", MaxPutTime)
 
 // fail keeps the first error.
 func (j *putJob) fail(err error) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -268,6 +269,97 @@ func TestPutSurvivesLostAnswers(t *testing.T) {
 	x.idle()
 }
 
+// TestSweepSuperseded: stripes of a generation below the current one are orphans at
+// once, those of one above it only after the grace.
+func TestSweepSuperseded(t *testing.T) {
+	x := newWorld(t, nil)
+	stop := func(c string) error {
+		if c == "commit" {
+			return errWire
+		}
+		return nil
+	}
+	data := randomBytes(1, 4*Align)
+	sweep := func() (n int) {
+		for _, s := range x.stores {
+			rep, err := s.Sweep(context.Background(), SweepGrace, func(ctx context.Context) (*Live, error) { return LiveOf(ctx, x.catalog) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += rep.Orphans
+		}
+		return n
+	}
+	x.catalog.before = stop
+	if _, err := x.put(testKey, data, PutOptions{}); err == nil || x.stripeFiles() != 4 {
+		t.Fatalf("%v, %d files", err, x.stripeFiles())
+	}
+	if n := sweep(); n != 0 {
+		t.Errorf("%d stripes of a put that may be under way were swept", n)
+	}
+	// All of it is old, but the catalog knows nothing at all: it is not believed.
+	for _, s := range x.stores {
+		rep, err := s.Sweep(context.Background(), -time.Hour, func(ctx context.Context) (*Live, error) { return LiveOf(ctx, x.catalog) })
+		if err != nil || rep.Orphans != 0 || rep.Doubted != 2 {
+			t.Errorf("%+v, %v", rep, err)
+		}
+	}
+	x.catalog.before = nil
+	x.mustPut(testKey, data)
+	if n := sweep(); n != 4 || x.stripeFiles() != 4 {
+		t.Errorf("%d stripes swept, %d files", n, x.stripeFiles())
+	}
+	x.reads(testKey, data)
+	// Garbage is owned: it is the catalog's to forget.
+	x.script(func(o wireOp) *fault {
+		if o.op == "delete" {
+			return &fault{err: errWire}
+		}
+		return nil
+	})
+	x.mustPut(testKey, data)
+	if n := sweep(); n != 0 {
+		t.Errorf("%d stripes of garbage were swept", n)
+	}
+	// The next change tidies up.
+	x.script(nil)
+	x.mustPut(Key{Namespace: "kv", Name: "other"}, nil)
+	if x.catalog.garbage(t) != 0 || x.stripeFiles() != 4 {
+		t.Errorf("%d garbage, %d files", x.catalog.garbage(t), x.stripeFiles())
+	}
+	x.reads(testKey, data)
+}
+
+func TestJanitor(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	x := newWorld(t, nil)
+	x.catalog.before = func(c string) error {
+		if c == "commit" {
+			return errWire
+		}
+		return nil
+	}
+	if _, err := x.put(testKey, randomBytes(1, 4*Align), PutOptions{}); err == nil {
+		t.Fatal("committed")
+	}
+	x.catalog.before = nil
+	x.mustPut(testKey, []byte("new"))
+	events := make(chan pipeline.Event, 8)
+	ctx := pipeline.WithSink(context.Background(), func(e pipeline.Event) { events <- e })
+	for _, s := range x.stores {
+		j := StartJanitor(ctx, s, x.catalog, time.Millisecond)
+		if e := <-events; e.Event != "orphans_removed" {
+			t.Errorf("%+v", e)
+		}
+		if err := errors.Join(j.Close(), j.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := x.stripeFiles(); n != 1 {
+		t.Errorf("%d files", n)
+	}
+}
+
 func TestPutLosesRace(t *testing.T) {
 	x := newWorld(t, nil)
 	data := randomBytes(1, 2*Align)
@@ -421,11 +513,11 @@ func TestPutCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 			x.stores[shard] = s
-			live := func(ctx context.Context) (map[string]bool, error) { return LiveHandles(ctx, x.catalog) }
-			if rep, err := s.Sweep(context.Background(), farPast, live); err != nil || rep.Orphans != 0 {
+			live := func(ctx context.Context) (*Live, error) { return LiveOf(ctx, x.catalog) }
+			if rep, err := s.Sweep(context.Background(), SweepGrace, live); err != nil || rep.Orphans != 0 {
 				t.Fatalf("%+v, %v", rep, err)
 			}
-			rep, err := s.Sweep(context.Background(), farFuture, live)
+			rep, err := s.Sweep(context.Background(), -time.Hour, live)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -193,7 +193,7 @@ func TestReadStale(t *testing.T) {
 	// Without the check a complete old generation is as good as any.
 	x = newWorld(t, func(c *Config) { c.Limits.Recheck = false })
 	x.mustPut(testKey, first)
-	if x.reads(testKey, first); !slices.Equal(x.catalog.calls, []string{"begin", "commit", "lookup"}) {
+	if x.reads(testKey, first); !slices.Equal(x.catalog.calls, []string{"begin", "commit", "garbage", "lookup"}) {
 		t.Errorf("%v", x.catalog.calls)
 	}
 }

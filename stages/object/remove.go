@@ -2,12 +2,11 @@ package object
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
-	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/pipeline"
 )
 
@@ -37,6 +36,9 @@ func (w *Worker) Remove(ctx context.Context, key Key) (*RemoveReport, error) {
 	}
 	rep := &RemoveReport{Namespace: key.Namespace, Object: key.Name, Generation: old.Generation, Bytes: old.Size}
 	rep.RemovedStripes, rep.LeftStripes = w.removeGarbage(ctx, &old)
+	if rep.LeftStripes == 0 {
+		w.tidy(ctx)
+	}
 	return rep, nil
 }
 
@@ -50,10 +52,28 @@ type ReclaimReport struct {
 // Reclaim removes the stripes of generations that were replaced or removed while a
 // shard was out of reach.
 func (w *Worker) Reclaim(ctx context.Context) (ReclaimReport, error) {
+	return w.reclaim(ctx, math.MaxInt)
+}
+
+// tidy reclaims a little of what others had to leave; whoever changes objects pays
+// a small part of the cleaning.
+func (w *Worker) tidy(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	defer cancel()
+	if _, err := w.reclaim(ctx, 8); err != nil {
+		pipeline.Emit(ctx, pipeline.Event{Event: "garbage_kept", Reason: err.Error()})
+	}
+}
+
+// reclaim looks at most at so many generations.
+func (w *Worker) reclaim(ctx context.Context, most int) (ReclaimReport, error) {
 	var rep ReclaimReport
 	var after Key
 	var gen uint64
-	for {
+	for n := 0; ; n++ {
+		if n == most {
+			return rep, nil
+		}
 		o, found, err := w.cfg.Catalog.Garbage(ctx, after, gen)
 		if err != nil || !found {
 			return rep, fail("reclaim", err, nil)
@@ -194,37 +214,4 @@ func (w *Worker) deleteOver(ctx context.Context, at Path, ref StripeRef) error {
 	defer cancel()
 	_, err = w.cfg.Transport.DeleteStripe(dctx, at, ref)
 	return err
-}
-
-// LiveHandles are the handles of all generations that the catalog knows, garbage
-// included. For Store.Sweep; it must be taken after the files were listed.
-func LiveHandles(ctx context.Context, c Catalog) (map[string]bool, error) {
-	live := map[string]bool{}
-	q := ctrl.ListQuery{}
-	for {
-		os, more, err := c.List(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		for i := range os {
-			live[os[i].Handle] = true
-			q.After = os[i].Key
-		}
-		if !more {
-			break
-		}
-		if len(os) == 0 {
-			return nil, errors.New("the catalog's list does not advance")
-		}
-	}
-	var after Key
-	var gen uint64
-	for {
-		o, found, err := c.Garbage(ctx, after, gen)
-		if err != nil || !found {
-			return live, err
-		}
-		live[o.Handle] = true
-		after, gen = o.Key, o.Generation
-	}
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
@@ -261,11 +260,6 @@ func TestStoreAcceptsFreshMount(t *testing.T) {
 		t.Fatalf("left behind: %v", l)
 	}
 }
-
-var (
-	farPast   = time.Unix(0, 0)
-	farFuture = time.Now().Add(1000 * time.Hour)
-)
 
 var errInjected = errors.New("injected")
 
