@@ -28,9 +28,9 @@ import (
 // site is a whole deployment in one process: a control plane, two shards that
 // serve stripes over lanes, two rails on a loop network.
 type site struct {
-	t      *testing.T
+	t      testing.TB
 	dep    *deploy.Deployment
-	loop   *verbstest.Loop
+	driver verbs.Driver
 	server *ctrl.Server
 	shards [2]*siteShard
 }
@@ -43,7 +43,12 @@ type siteShard struct {
 	step    func(string) error // fails steps of the store
 }
 
-func newSite(t *testing.T, change func(*deploy.Deployment)) *site {
+func newSite(t testing.TB, change func(*deploy.Deployment)) *site {
+	t.Helper()
+	return newSiteOn(t, verbstest.NewLoop(verbstest.LoopOptions{Async: true}), change)
+}
+
+func newSiteOn(t testing.TB, driver verbs.Driver, change func(*deploy.Deployment)) *site {
 	t.Helper()
 	rails := func(host int) []deploy.Rail {
 		r := func(name string, net, weight int) deploy.Rail {
@@ -67,7 +72,7 @@ func newSite(t *testing.T, change func(*deploy.Deployment)) *site {
 	if change != nil {
 		change(dep)
 	}
-	x := &site{t: t, dep: dep, loop: verbstest.NewLoop(verbstest.LoopOptions{Async: true})}
+	x := &site{t: t, dep: dep, driver: driver}
 	srv, err := ctrl.NewServer(ctrl.ServerConfig{Address: "127.0.0.1:0", Identity: x.identity(), Shards: []int{0, 1}})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +88,7 @@ func (x *site) identity() ctrl.Identity {
 	return ctrl.Identity{Namespace: x.dep.Name, Deployment: x.dep.Name, Epoch: x.dep.Epoch, Digest: x.dep.Digest()}
 }
 
-func (x *site) drivers(string, deploy.Rail) (verbs.Driver, error) { return x.loop, nil }
+func (x *site) drivers(string, deploy.Rail) (verbs.Driver, error) { return x.driver, nil }
 
 // serve brings one shard up.
 func (x *site) serve(id int) *siteShard {
