@@ -2,7 +2,6 @@ package lanes
 
 import (
 	"context"
-	"errors"
 	"strconv"
 
 	"github.com/railstore/railstore/cue/deploy"
@@ -88,21 +87,28 @@ func peerOf(l *rail.Link) lane.Peer {
 	return lane.Peer{Slots: l.Block, Generation: l.PeerGeneration}
 }
 
-// WrapError puts a lane's error into the layers of the pipeline. Other errors it
+// WrapError puts a lane's error into the layers of the pipeline: what the lane
+// knows of the place goes to the place, so that it is told once. Other errors it
 // wraps in layer.
 func WrapError(err error, layer pipeline.Layer, op string, w pipeline.Where) error {
-	var le *lane.Error
-	if errors.As(err, &le) {
-		layer = pipeline.Layer(le.Layer)
-		if w.Lane < 0 {
-			w.Lane = le.Label.Index
-		}
-		if w.Rail == "" {
-			w.Rail = le.Label.Rail
-		}
-		if w.Shard < 0 {
-			w.Shard = le.Label.Shard
-		}
+	le, ok := err.(*lane.Error)
+	if !ok {
+		return pipeline.Wrap(err, layer, op, w)
 	}
-	return pipeline.Wrap(err, layer, op, w)
+	if w.Lane < 0 {
+		w.Lane = le.Label.Index
+	}
+	if w.Rail == "" {
+		w.Rail = le.Label.Rail
+	}
+	if w.Shard < 0 {
+		w.Shard = le.Label.Shard
+	}
+	return &pipeline.Error{Layer: pipeline.Layer(le.Layer), Op: op, Where: w, Err: placed{le}}
 }
+
+// placed is a lane's error whose operation and place are told by what wraps it.
+type placed struct{ e *lane.Error }
+
+func (p placed) Error() string { return p.e.Detail() }
+func (p placed) Unwrap() error { return p.e }

@@ -118,6 +118,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 		}
 		return ""
 	}
+	wc.ShardState = s.client.Absent
 	s.Worker, err = NewWorker(wc)
 	return s, err
 }

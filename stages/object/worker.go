@@ -27,6 +27,8 @@ type Config struct {
 	Limits      Limits
 	// RailState, if set, says why a rail cannot be used now; empty is usable.
 	RailState func(rail string) string
+	// ShardState, if set, says why a shard is not reached; empty is reached.
+	ShardState func(shard int) string
 }
 
 // Worker puts and reads objects over all rails of a process. It is safe for
@@ -86,6 +88,14 @@ func (w *Worker) usable(names []string) (rails []PlanRail, excluded []string, er
 	for _, n := range names {
 		if w.rails[n] == nil {
 			return nil, nil, fmt.Errorf("%w: this host has no rail %q; it has %s", ErrBadRequest, n, railNames(w.cfg.Rails))
+		}
+	}
+	for _, n := range w.cfg.Nodes {
+		if w.cfg.ShardState == nil {
+			break
+		}
+		if why := w.cfg.ShardState(n.Shard); why != "" {
+			excluded = append(excluded, fmt.Sprintf("shard %d is %s", n.Shard, why))
 		}
 	}
 	now := time.Now()
