@@ -219,20 +219,47 @@ func (f Folder) deathReason(shard int) string {
 	return "its process is gone without a word: killed, or the machine was restarted"
 }
 
-// RequireRunning gives the resolved deployment if its control plane has a
-// process, so that a client says at once that there is nobody to talk to.
-func (f Folder) RequireRunning() (*Resolved, error) {
+// RequireControl gives the resolved deployment if its control plane has a
+// process, so that a command says at once that there is nobody to talk to.
+func (f Folder) RequireControl() (*Resolved, error) {
 	r, err := f.Resolved()
 	if err != nil {
 		return nil, err
 	}
-	held, err := isLocked(f.claimPath(controlShard))
-	if err != nil {
-		return nil, stateError(f.claimPath(controlShard), err)
-	}
-	if !held {
-		return nil, pipeline.Errorf(pipeline.LayerProcess, "deployment", pipeline.AtShard(controlShard), "%s: %w", f.Name, ErrNotRunning).
-			WithHint("bring it up with rs up RECIPE; rs status --deployment %s tells more", f.Name)
+	if err := f.require(controlShard); err != nil {
+		return nil, err
 	}
 	return r, nil
+}
+
+// RequireShards is RequireControl for a command that needs every shard: a process
+// that is gone need not be waited for.
+func (f Folder) RequireShards() (*Resolved, error) {
+	r, err := f.RequireControl()
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for i := range r.Deployment.Shards {
+		errs = append(errs, f.require(r.Deployment.Shards[i].ID))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (f Folder) require(shard int) error {
+	held, err := isLocked(f.claimPath(shard))
+	switch {
+	case err != nil:
+		return stateError(f.claimPath(shard), err)
+	case held:
+		return nil
+	case f.marked():
+		return pipeline.Errorf(pipeline.LayerProcess, "deployment", pipeline.AtShard(shard), "%s: %w: %s", f.Name, ErrNotRunning, f.deathReason(shard)).
+			WithHint("rs up RECIPE starts the shards that are missing")
+	}
+	return pipeline.Errorf(pipeline.LayerProcess, "deployment", pipeline.AtShard(shard), "%s: %w", f.Name, ErrNotRunning).
+		WithHint("bring it up with rs up RECIPE")
 }

@@ -31,13 +31,15 @@ func far(t *testing.T) {
 	}
 }
 
+func newSoft() verbs.Driver { return soft.New(soft.Options{}) }
+
 func openBoth(tb testing.TB, gid int, softDevice string) (kernel, user *verbs.Context) {
 	tb.Helper()
 	kernel, err := verbs.Open(verbstest.AtGID(ibv.New(ibv.Options{}), gid), "rxe4")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	user, err = verbs.Open(verbstest.AtGID(soft.New(soft.Options{}), 1), softDevice)
+	user, err = verbs.Open(verbstest.AtGID(newSoft(), 1), softDevice)
 	if err != nil {
 		_ = kernel.Close()
 		tb.Fatal(err)

@@ -17,7 +17,7 @@ func (a *app) catalog(ctx context.Context, c *cli.Command) (*ctrl.Client, error)
 	if err != nil {
 		return nil, err
 	}
-	r, err := f.RequireRunning()
+	r, err := f.RequireControl()
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,6 @@
 //
 // Owns: flags, help, text and JSON output, exit codes, signals.
 // Imports: everything below it.
-// Goroutines: one per run waits for signals, those of up and logs follow files;
-// the function that starts one waits for it. Locks: lineWriter.mu.
+// Goroutines: one per run waits for signals, those of up and logs follow files,
+// one tells who waits for what; the function that starts one waits for it. Locks: lineWriter.mu.
 package cmd

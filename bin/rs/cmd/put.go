@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -26,6 +27,10 @@ func hostFlag() cli.Flag {
 	return &cli.StringFlag{Name: flagHost, Usage: "`NAME` of the host in the recipe whose rails are used (default: the first one without a shard)"}
 }
 
+func connectFlag() cli.Flag {
+	return &cli.DurationFlag{Name: flagTimeout, Value: 30 * time.Second, Usage: "how long connecting to the shards may take"}
+}
+
 func (a *app) putCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "put",
@@ -41,7 +46,7 @@ Examples:
    rs put --if-absent kv/layer1 big.bin
    rs put --stripe 1MiB --rails rail0 kv/layer2 big.bin`,
 		Flags: []cli.Flag{
-			deploymentFlag(), hostFlag(), railsFlag(),
+			deploymentFlag(), hostFlag(), railsFlag(), connectFlag(),
 			&cli.StringFlag{Name: flagStripe, Usage: "`SIZE` of a stripe (default: the deployment's objects.stripeBytes)"},
 			&cli.BoolFlag{Name: "if-absent", Usage: "fail if the object exists"},
 		},

@@ -30,7 +30,7 @@ Examples:
    rs read kv/layer0 --explain
    rs read kv/layer0 --format json`,
 		Flags: []cli.Flag{
-			deploymentFlag(), hostFlag(), railsFlag(),
+			deploymentFlag(), hostFlag(), railsFlag(), connectFlag(),
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FILE` to write, or - for standard output"},
 			&cli.BoolFlag{Name: "explain", Usage: "print the plan and read nothing"},
 			&cli.BoolFlag{Name: "fail-on-degraded", Usage: "exit with 5 when the object is complete but did not come as planned"},

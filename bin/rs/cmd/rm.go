@@ -16,7 +16,7 @@ cannot be removed now are kept as garbage and removed later.
 
 Examples:
    rs rm kv/layer0`,
-		Flags:  []cli.Flag{deploymentFlag(), hostFlag()},
+		Flags:  []cli.Flag{deploymentFlag(), hostFlag(), connectFlag()},
 		Action: a.rm,
 	}
 }

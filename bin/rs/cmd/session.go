@@ -2,7 +2,9 @@ package cmd
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -24,7 +26,7 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	r, err := f.RequireRunning()
+	r, err := f.RequireShards()
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -41,12 +43,17 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 			return nil, nil, nil, usagef("--host %s: %s has no such host", host, d.Name)
 		}
 	}
-	s, err = object.OpenSession(ctx, object.SessionConfig{
+	timeout := c.Duration(flagTimeout)
+	octx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the shards were not all reached within %v", timeout))
+	defer cancel()
+	stop := a.whenSlow(func() { a.progress("waiting for the shards of %s, for at most %v", d.Name, timeout) })
+	s, err = object.OpenSession(octx, object.SessionConfig{
 		Deployment: d, Host: host, Rails: rails, Drivers: drivers,
 		Control: launch.ControlAddress(d), Identity: launch.Identity(d),
 		Options: ctrl.ClientOptions{TLS: launch.TLS(d), Timeout: d.Control.Timeout.D()},
 		Limits:  object.LimitsOf(d.Reader),
 	})
+	stop()
 	if err != nil {
 		_ = log.Close()
 		return nil, nil, nil, err
@@ -57,6 +64,28 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 		defer cancel()
 		return s.Close(cctx)
 	}, nil
+}
+
+// slow is the time after which somebody who waits is told for what.
+const slow = 2 * time.Second
+
+// whenSlow calls fn once if stop is not called soon. stop waits for fn.
+func (a *app) whenSlow(fn func()) (stop func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTimer(slow)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			fn()
+		case <-done:
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
 }
 
 // clientEvent writes an event of a short-lived client: its stages only when they
