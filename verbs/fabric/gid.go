@@ -96,7 +96,10 @@ func exclude(e verbs.GIDEntry, sel deploy.GIDSelector, port Port, st standings) 
 	if e.GID.IsZero() {
 		return "empty entry"
 	}
-	byHand := false
+	if port.Only != "" && e.NetDev != port.Only {
+		return "the recipe asks for net device " + port.Only
+	}
+	byHand := port.Only != ""
 	switch sel.Select {
 	case SelectIndex:
 		if e.Index != sel.Index {

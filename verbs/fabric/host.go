@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +18,8 @@ type Options struct {
 	// Dev is the folder of device files, against which char devices are checked:
 	// /dev for this host; without it they are not, for another tree.
 	Dev string
+	// Nets are net devices to read besides those of RDMA devices.
+	Nets []string
 }
 
 // Host is what sysfs says of a host's RDMA devices.
@@ -50,7 +53,7 @@ func Read(o Options) (*Host, error) {
 			dev = "/dev"
 		}
 	}
-	h, err := read(os.DirFS(root), ask)
+	h, err := read(os.DirFS(root), ask, o.Nets...)
 	if err != nil {
 		return nil, fmt.Errorf("sysfs %s: %w", root, err)
 	}
@@ -64,7 +67,7 @@ func Read(o Options) (*Host, error) {
 }
 
 // read is Read of a tree.
-func read(fsys fs.FS, ask mapper) (*Host, error) {
+func read(fsys fs.FS, ask mapper, used ...string) (*Host, error) {
 	t := tree{fsys}
 	h := &Host{}
 	names, err := t.names(classInfiniBand)
@@ -76,7 +79,7 @@ func read(fsys fs.FS, ask mapper) (*Host, error) {
 	case len(names) == 0:
 		h.Absent = "an RDMA driver is loaded, but no device is here: none was found, or they are in another network namespace (rdma system show)"
 	}
-	var used []string
+	used = slices.Clone(used)
 	for _, n := range names {
 		d := t.device(n)
 		for i := range d.Ports {

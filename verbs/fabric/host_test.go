@@ -271,3 +271,33 @@ func TestAccessOfATree(t *testing.T) {
 		t.Errorf("%q, want %q", codes, want)
 	}
 }
+
+// Naming a VLAN means its addresses; naming the port's own net device means the
+// port.
+func TestSelectionOfVLAN(t *testing.T) {
+	h := load(t, "mlx5-roce-vlan")
+	for spec, want := range map[string]int{"ens1f0np0": 7, "ens1f0np0.100": 3, "mlx5_0": 7, "ens1f1np1": 3, "ens1f1np1.200": 3} {
+		s, err := h.Select("ibv:" + spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, ok := s.Device.Port(1)
+		if !ok {
+			t.Fatal("no port 1")
+		}
+		on := s.On(*p)
+		c, err := on.Choose(deploy.GIDSelector{Select: SelectAuto})
+		if err != nil || c.Entry.Index != want {
+			t.Errorf("%s takes GID %d, %v; want %d", spec, c.Entry.Index, err, want)
+		}
+	}
+	s, _ := h.Select("ens1f0np0.100")
+	p, _ := s.Device.Port(1)
+	on := s.On(*p)
+	if _, err := on.Choose(deploy.GIDSelector{Select: SelectAddress, Address: "10.0.0.1"}); !errors.Is(err, ErrNoGID) || !strings.Contains(err.Error(), "asks for net device ens1f0np0.100") {
+		t.Errorf("an address of the other net device: %v", err)
+	}
+	if _, ok := s.Device.Port(2); ok {
+		t.Error("a port 2 where there is none")
+	}
+}

@@ -28,6 +28,7 @@ type Port struct {
 	NetDev  string   // the port's own net device; empty where it is not known
 	NetDevs []string // every net device of the GID table, and the port's own
 	Nets    *Nets    // of the network namespace
+	Only    string   // the one net device whose GIDs may be taken; empty: any
 
 	MaxMTU    int    // bytes; 0 where only the open device knows
 	ActiveMTU int    // bytes; 0 likewise

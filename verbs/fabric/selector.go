@@ -9,6 +9,25 @@ import (
 	"github.com/railstore/railstore/verbs"
 )
 
+// On is a port of the device as the selector means it: with a net device that has
+// addresses of its own in the GID table (a VLAN), only these count.
+func (s Selection) On(p Port) Port {
+	if s.NetDev != p.NetDev && slices.ContainsFunc(p.GIDs, func(e verbs.GIDEntry) bool { return e.NetDev == s.NetDev }) {
+		p.Only = s.NetDev
+	}
+	return p
+}
+
+// Port is a port of the device.
+func (d *Device) Port(n int) (*Port, bool) {
+	for i := range d.Ports {
+		if d.Ports[i].Number == n {
+			return &d.Ports[i], true
+		}
+	}
+	return nil, false
+}
+
 // ErrAmbiguous says that a selector means more than one device.
 var ErrAmbiguous = errors.New("more than one device")
 

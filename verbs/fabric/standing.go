@@ -84,3 +84,7 @@ func (s standings) text(dev string) string {
 	}
 	return dev
 }
+
+// Overlay says whether a net device is of a container network or a tunnel, whose
+// addresses other hosts cannot reach.
+func (n *Nets) Overlay(name string) bool { return standings{nets: n}.of(name) == overlay }

@@ -67,6 +67,7 @@ Examples:
 		Commands: []*cli.Command{
 			a.vetCommand(),
 			a.planCommand(),
+			a.fabricCommand(),
 			a.schemaCommand(),
 			a.upCommand(),
 			a.statusCommand(),
