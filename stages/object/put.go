@@ -113,7 +113,7 @@ func (j *putJob) prepare(ctx context.Context, key Key) error {
 	if err != nil {
 		return err
 	}
-	rails, excluded, err := w.usable(j.opt.Rails)
+	rails, excluded, err := w.usable(j.opt.Rails, nil)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -102,7 +103,7 @@ func (w *Worker) readOnce(ctx context.Context, key Key, o Object, opt ReadOption
 	if err := Validate(&o, key, w.cfg.Nodes); err != nil {
 		return nil, nil, err
 	}
-	rails, excluded, err := w.usable(opt.Rails)
+	rails, excluded, err := w.usable(opt.Rails, shardsOf(&o))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -173,6 +174,17 @@ func (w *Worker) ReadInto(ctx context.Context, key Key, dst []byte, opt ReadOpti
 	return copy(dst, buf.Bytes()), rep, nil
 }
 
+// shardsOf are the shards that hold a part of the object, never nil.
+func shardsOf(o *Object) []int {
+	out := []int{}
+	for i := range o.Placement.Stripes {
+		if s := o.Placement.Stripes[i].Shard; !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // Explain is the plan that Read would begin with now.
 func (w *Worker) Explain(ctx context.Context, key Key, rails []string) (*Plan, error) {
 	o, err := w.Lookup(ctx, key)
@@ -182,7 +194,7 @@ func (w *Worker) Explain(ctx context.Context, key Key, rails []string) (*Plan, e
 	if err != nil {
 		return nil, fail("plan", err, nil)
 	}
-	rs, excluded, err := w.usable(rails)
+	rs, excluded, err := w.usable(rails, shardsOf(&o))
 	if err != nil {
 		return nil, fail("plan", err, nil)
 	}

@@ -90,7 +90,7 @@ func TestReadRailReturnsAfterCooldown(t *testing.T) {
 	})
 	x.reads(testKey, data)
 	x.script(nil)
-	waitFor(t, func() bool { rs, ex, _ := x.w.usable(nil); return len(rs) == 2 && len(ex) == 0 })
+	waitFor(t, func() bool { rs, ex, _ := x.w.usable(nil, nil); return len(rs) == 2 && len(ex) == 0 })
 	if rep := x.reads(testKey, data); rep.Degraded || rep.Rails[1].Bytes != 4*Align {
 		t.Errorf("%+v", rep)
 	}
@@ -118,7 +118,9 @@ func TestReadDeadShard(t *testing.T) {
 		k := Key{Namespace: "kv", Name: fmt.Sprint("small", i)}
 		if st, _ := Place(k, NewHandle(k, 1, 1, 9, Align, 0), 9, Align, x.cfg.Nodes); st[0].Shard == 0 {
 			x.mustPut(k, []byte("something"))
-			x.reads(k, []byte("something"))
+			if rep := x.reads(k, []byte("something")); rep.Degraded || len(rep.Excluded) != 0 {
+				t.Errorf("a shard that it does not need degrades a read: %+v", rep)
+			}
 			return
 		}
 	}

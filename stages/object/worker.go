@@ -83,8 +83,10 @@ func NewWorker(cfg Config) (*Worker, error) {
 
 // usable gives the rails that may be planned with: those of names (nil: all) whose
 // state is good, each with the shards to which its path is not cooling down.
-// excluded says of every other one why not.
-func (w *Worker) usable(names []string) (rails []PlanRail, excluded []string, err error) {
+// excluded says why not of everything else that would have a part in reaching the
+// shards in need (nil: all).
+func (w *Worker) usable(names []string, need []int) (rails []PlanRail, excluded []string, err error) {
+	needed := func(shard int) bool { return need == nil || slices.Contains(need, shard) }
 	for _, n := range names {
 		if w.rails[n] == nil {
 			return nil, nil, fmt.Errorf("%w: this host has no rail %q; it has %s", ErrBadRequest, n, railNames(w.cfg.Rails))
@@ -94,7 +96,7 @@ func (w *Worker) usable(names []string) (rails []PlanRail, excluded []string, er
 		if w.cfg.ShardState == nil {
 			break
 		}
-		if why := w.cfg.ShardState(n.Shard); why != "" {
+		if why := w.cfg.ShardState(n.Shard); why != "" && needed(n.Shard) {
 			excluded = append(excluded, fmt.Sprintf("shard %d is %s", n.Shard, why))
 		}
 	}
@@ -106,14 +108,18 @@ func (w *Worker) usable(names []string) (rails []PlanRail, excluded []string, er
 			continue
 		}
 		if why := w.state(r.Name); why != "" {
-			excluded = append(excluded, fmt.Sprintf("rail %s is %s", r.Name, why))
+			if slices.ContainsFunc(r.Shards, needed) {
+				excluded = append(excluded, fmt.Sprintf("rail %s is %s", r.Name, why))
+			}
 			continue
 		}
 		up := make([]int, 0, len(r.Shards))
 		for _, s := range r.Shards {
 			d, bad := w.down[Path{r.Name, s}]
 			if bad && now.Before(d.until) {
-				excluded = append(excluded, fmt.Sprintf("%v failed, left alone for %v more: %v", Path{r.Name, s}, d.until.Sub(now).Round(time.Millisecond), d.cause))
+				if needed(s) {
+					excluded = append(excluded, fmt.Sprintf("%v failed, left alone for %v more: %v", Path{r.Name, s}, d.until.Sub(now).Round(time.Millisecond), d.cause))
+				}
 				continue
 			}
 			up = append(up, s)
