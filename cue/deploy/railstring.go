@@ -11,12 +11,17 @@ import (
 )
 
 // Device is what a rail's device names: a provider and the provider's own name for
-// it, an ADDR[:PORT] of soft or a DEV of ibv.
+// it, an ADDR[:PORT] of soft or a DEV of ibv: the name of an RDMA or net device, a PCI
+// address or a node GUID.
 type Device struct{ Provider, Name string }
 
 func (d Device) String() string { return d.Provider + ":" + d.Name }
 
 var ibvName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_.-]{0,62}$`)
+
+// ibvAddress is what else names a device: a PCI address or a node GUID, which have
+// colons of their own.
+var ibvAddress = regexp.MustCompile(`^((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]|[0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?:[:@]|$)`)
 
 // ParseDevice reads soft:ADDR[:PORT] (IPv6 in brackets) or ibv:DEV.
 func ParseDevice(s string) (Device, error) {
@@ -55,6 +60,9 @@ func device(s string) (Device, string, error) {
 	case !ok || provider != "soft" && provider != "ibv":
 		return Device{}, "", errors.New("it begins neither with soft: nor with ibv:")
 	case provider == "ibv":
+		if m := ibvAddress.FindStringSubmatch(name); m != nil {
+			return Device{provider, m[1]}, name[len(m[1]):], nil
+		}
 		n := strings.IndexAny(name, ":@")
 		if n < 0 {
 			n = len(name)

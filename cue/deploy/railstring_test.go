@@ -17,6 +17,14 @@ func TestParseDevice(t *testing.T) {
 	}{
 		{in: "ibv:mlx5_0", provider: "ibv", name: "mlx5_0"},
 		{in: "ibv:rocep1s0f0.v1", provider: "ibv", name: "rocep1s0f0.v1"},
+		{in: "ibv:ens1f0np0.100", provider: "ibv", name: "ens1f0np0.100"},
+		{in: "ibv:0000:3b:00.0", provider: "ibv", name: "0000:3b:00.0"},
+		{in: "ibv:3B:00.7", provider: "ibv", name: "3B:00.7"},
+		{in: "ibv:0x0c42a10300123456", provider: "ibv", name: "0x0c42a10300123456"},
+		{in: "ibv:0c42:a103:0012:3456", provider: "ibv", name: "0c42:a103:0012:3456"},
+		{in: "ibv:0000:3b:00.0:1", err: `":1" follows the name`},
+		{in: "ibv:0000:3b:00.8", err: `":3b:00.8" follows the name`},
+		{in: "ibv:0c42:a103:0012", err: `":a103:0012" follows the name`},
 		{in: "soft:127.0.0.1", provider: "soft", name: "127.0.0.1", addr: "127.0.0.1"},
 		{in: "soft:127.0.0.1:4791", provider: "soft", name: "127.0.0.1:4791", addr: "127.0.0.1", port: 4791},
 		{in: "soft:[::1]", provider: "soft", name: "[::1]", addr: "::1"},
@@ -78,6 +86,16 @@ func TestParseRail(t *testing.T) {
 		"ibv:mlx5_0:2":        with("ibv:mlx5_0", func(r *deploy.Rail) { r.Port = 2 }),
 		"ibv:mlx5_0:1:3:16:4096": with("ibv:mlx5_0", func(r *deploy.Rail) {
 			r.GID, r.Weight, r.MTU = deploy.GIDSelector{Select: "index", Index: 3}, 16, 4096
+		}),
+		"ibv:0000:3b:00.1":        with("ibv:0000:3b:00.1", nil),
+		"ibv:0000:3b:00.1:2::3":   with("ibv:0000:3b:00.1", func(r *deploy.Rail) { r.Port, r.Weight = 2, 3 }),
+		"ibv:3b:00.1@rail0":       with("ibv:3b:00.1", func(r *deploy.Rail) { r.Listeners = []string{"rail0"} }),
+		"ibv:0001:0002:0003:0004": with("ibv:0001:0002:0003:0004", nil),
+		"ibv:0c42:a103:0012:3456:1:7": with("ibv:0c42:a103:0012:3456", func(r *deploy.Rail) {
+			r.GID = deploy.GIDSelector{Select: "index", Index: 7}
+		}),
+		"ibv:0001:2:3:4": with("ibv:0001", func(r *deploy.Rail) {
+			r.Port, r.GID, r.Weight = 2, deploy.GIDSelector{Select: "index", Index: 3}, 4
 		}),
 		"ibv:a::rocev1": with("ibv:a", func(r *deploy.Rail) { r.GID = deploy.GIDSelector{Select: "type", Type: "rocev1"} }),
 		"ibv:a::[fd00::/64]:2": with("ibv:a", func(r *deploy.Rail) {

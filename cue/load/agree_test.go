@@ -36,7 +36,7 @@ func TestRailStringAgrees(t *testing.T) {
 	rnd := seed(t)
 	pick := func(words ...string) string { return words[rnd.IntN(len(words))] }
 	random := func() string {
-		s := pick("ibv:mlx5_0", "ibv:a", "soft:127.0.0.1", "soft:[fd00::1]", "soft:[fe80::1%eth0]", "ibv:", "soft:300.0.0.1", "soft:[fd00::1::2]", "soft:01.2.3.4", "soft:[1.2.3.4]", "soft:[::ffff:1.2.3.4]", "mlx5_0")
+		s := pick("ibv:mlx5_0", "ibv:a", "ibv:0000:3b:00.0", "ibv:3B:00.8", "ibv:0c42:a103:0012:3456", "ibv:0001:2:3:4", "ibv:0x0c42a10300123456", "soft:127.0.0.1", "soft:[fd00::1]", "soft:[fe80::1%eth0]", "ibv:", "soft:300.0.0.1", "soft:[fd00::1::2]", "soft:01.2.3.4", "soft:[1.2.3.4]", "soft:[::ffff:1.2.3.4]", "mlx5_0")
 		for _, part := range [][]string{
 			{"", "1", "1", "2", "255", "256", "0", "00001", "000001", "x"},
 			{"", "auto", "3", "65535", "65536", "rocev1", "rocev2", "ib", "[10.0.0.1]", "[10.0.0.0/8]", "[10.0.0.0/33]", "[fd00::/64]", "[fd00::1]", "[x]", "[]", "v2", "[fe80::1%eth0]"},
@@ -68,7 +68,7 @@ func TestRailStringAgrees(t *testing.T) {
 	if UnderRace {
 		n = 20
 	}
-	fixed := []string{"ibv:mlx5_0:1:3:2:4096@rail0;10.1.0.2:4791", "soft:[fd00::1]:1:[10.0.0.0/8]:3", "ibv:a:::", "ibv:a:0", "soft:127.0.0.1@[::1]:0"}
+	fixed := []string{"ibv:mlx5_0:1:3:2:4096@rail0;10.1.0.2:4791", "soft:[fd00::1]:1:[10.0.0.0/8]:3", "ibv:a:::", "ibv:a:0", "ibv:0000:3b:00.1:2", "ibv:0c42:a103:0012:3456:1:7", "ibv:0001:0002:0003:0004", "soft:127.0.0.1@[::1]:0"}
 	for i := range n {
 		s := random()
 		if i < len(fixed) {

@@ -30,6 +30,7 @@ func TestCorpus(t *testing.T) {
 		t.Fatal(err)
 	}
 	good, bad := 0, 0
+	broken := map[string]bool{}
 	for i, file := range files {
 		if load.UnderRace && i%8 != 0 {
 			continue
@@ -52,6 +53,12 @@ func TestCorpus(t *testing.T) {
 			} else {
 				bad++
 			}
+			for _, is := range append(rep.Errors, rep.Warnings...) {
+				broken[is.Rule] = true
+			}
+			if name := filepath.Base(file); len(rep.Errors) > 1 != strings.HasPrefix(name, "bad-many") {
+				t.Errorf("%d faults, and the file's name says otherwise", len(rep.Errors))
+			}
 			body, want, ok := strings.Cut(string(src), wantTag)
 			got := said(rep)
 			if os.Getenv("RS_UPDATE") != "" {
@@ -68,7 +75,15 @@ func TestCorpus(t *testing.T) {
 			}
 		})
 	}
-	if !load.UnderRace && (good < 15 || good+bad < 60) {
+	if load.UnderRace {
+		return
+	}
+	for _, rule := range load.RuleNames() {
+		if !broken[rule] {
+			t.Errorf("no file of the corpus breaks the rule %s", rule)
+		}
+	}
+	if good < 15 || good+bad < 60 {
 		t.Errorf("the corpus has %d good and %d bad recipes; it ought to have 60", good, bad)
 	}
 }

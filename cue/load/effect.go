@@ -3,7 +3,6 @@ package load
 import (
 	"fmt"
 	"regexp"
-	"strings"
 )
 
 // without lists the fields that the schema accepts and no code reads yet, by
@@ -55,11 +54,9 @@ func (s *shape) effects(rep *Report) {
 // warn adds a warning once for each place.
 func (s *shape) warn(rep *Report, is Issue) {
 	for _, old := range rep.Warnings {
-		if old.Rule == is.Rule && old.Line == is.Line && old.Column == is.Column && pathTail(old.Path) == pathTail(is.Path) {
+		if old.Rule == is.Rule && old.Line == is.Line && old.Column == is.Column && tail(old.Path) == tail(is.Path) {
 			return
 		}
 	}
 	rep.Warnings = append(rep.Warnings, is)
 }
-
-func pathTail(p string) string { return p[strings.LastIndexByte(p, '.')+1:] }

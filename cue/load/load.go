@@ -60,7 +60,7 @@ func check(path string, src []byte, rep *Report) (*deploy.Deployment, error) {
 		return nil, fmt.Errorf("embedded schema: %w", err)
 	}
 	raw, embed, err := e.recipe(path, src, standIn())
-	if err == nil && raw.Kind() != cue.StructKind {
+	if err == nil && kindOf(raw) != cue.StructKind {
 		err = raw.Err()
 	}
 	if err != nil {

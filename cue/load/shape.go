@@ -43,11 +43,12 @@ func (s *shape) root(raw cue.Value) ast.Expr {
 	return s.structure("", "", raw, s.schema.LookupPath(cue.ParsePath("#Deployment")))
 }
 
-// issue adds a fault. A template that many use has its fault once.
+// issue adds a fault. A template that many use, or a comprehension, has its fault
+// once.
 func (s *shape) issue(path string, at token.Pos, rule, message, hint string) {
 	is := s.located(Issue{Path: path, Message: message, Hint: hint, Rule: rule}, at)
 	for _, old := range s.issues {
-		if is.Line > 0 && old.Line == is.Line && old.Column == is.Column && old.Message == is.Message {
+		if is.Line > 0 && old.Line == is.Line && old.Column == is.Column && old.Rule == is.Rule && tail(old.Path) == tail(is.Path) {
 			return
 		}
 	}
@@ -65,7 +66,8 @@ func (s *shape) located(i Issue, at token.Pos) Issue {
 // value walks one value. It returns nil for what is left out. pattern is the path
 // with [] for every index.
 func (s *shape) value(path, pattern string, raw, schema cue.Value) ast.Expr {
-	if err := raw.Err(); err != nil || !raw.IsConcrete() {
+	found := kindOf(raw)
+	if err := raw.Err(); found == cue.BottomKind || err == nil && !raw.IsConcrete() {
 		// A type such as int leaves the schema's default in place.
 		if u, ok := schema.Unify(raw).Default(); ok && u.IsConcrete() && u.Err() == nil {
 			return syntax(u)
@@ -73,13 +75,15 @@ func (s *shape) value(path, pattern string, raw, schema cue.Value) ast.Expr {
 		return s.unusable(path, raw, schema, err)
 	}
 	if pattern == ".hosts[].rails[]" {
-		return s.rail(path, pattern, raw)
+		return s.rail(path, pattern, raw, found)
 	}
 	switch kind := schema.IncompleteKind(); {
-	case kind == cue.StructKind && raw.Kind() == cue.StructKind:
+	case kind == cue.StructKind && found == cue.StructKind:
 		return s.structure(path, pattern, raw, schema)
-	case kind == cue.ListKind && raw.Kind() == cue.ListKind:
+	case kind == cue.ListKind && found == cue.ListKind:
 		return s.list(path, pattern, raw, schema)
+	case raw.Err() != nil: // something in it is wrong, and it does not belong here
+		return s.unusable(path, raw, schema, raw.Err())
 	}
 	if schema.Unify(raw).Err() == nil {
 		if text, err := raw.String(); err == nil && has(schema, "size") {
@@ -89,6 +93,21 @@ func (s *shape) value(path, pattern string, raw, schema cue.Value) ast.Expr {
 	}
 	s.refuse(path, raw, s.wanted(schema), s.reason(schema, raw))
 	return s.sample(schema, len(s.spoilt))
+}
+
+// kindOf is the kind of a value, also of a struct or list with an error in it, which
+// is an error itself to the evaluator.
+func kindOf(v cue.Value) cue.Kind {
+	if k := v.Kind(); k != cue.BottomKind {
+		return k
+	}
+	if it, err := v.Fields(); err == nil && it.Next() {
+		return cue.StructKind
+	}
+	if it, err := v.List(); err == nil && it.Next() {
+		return cue.ListKind
+	}
+	return cue.BottomKind
 }
 
 // size makes a number of a size that is written as a string.
@@ -145,8 +164,8 @@ func (s *shape) unusable(path string, raw, schema cue.Value, err error) ast.Expr
 }
 
 // rail takes a rail in either form.
-func (s *shape) rail(path, pattern string, raw cue.Value) ast.Expr {
-	switch raw.Kind() {
+func (s *shape) rail(path, pattern string, raw cue.Value, kind cue.Kind) ast.Expr {
+	switch kind {
 	case cue.StructKind:
 		return s.structure(path, pattern, raw, s.schema.LookupPath(cue.ParsePath("#Rail")))
 	case cue.StringKind:
@@ -247,7 +266,9 @@ func (s *shape) unknown(path, pattern, name string, known []string) string {
 			where = "of a deployment"
 		}
 		hint = fmt.Sprintf("the fields %s are %s; a helper of your own needs a name that begins with _", where, strings.Join(known, ", "))
-		s.spoilt = append(s.spoilt, path)
+		if path != "" { // no section stands for another
+			s.spoilt = append(s.spoilt, path)
+		}
 	}
 	s.issue(at, s.places[at].label, "unknown_field", fmt.Sprintf("unknown field %q", name), hint)
 	return guess
@@ -405,7 +426,11 @@ func syntax(v cue.Value) ast.Expr {
 
 // show is a value for a message: short, and on one line.
 func show(v cue.Value) string {
-	x, ok := v.Syntax(cue.Raw()).(ast.Expr)
+	form := cue.Raw()
+	if v.IsConcrete() && v.Err() == nil {
+		form = cue.Final() // the value itself, not how the recipe makes it
+	}
+	x, ok := v.Syntax(form).(ast.Expr)
 	if !ok {
 		return "not a value"
 	}
@@ -419,6 +444,15 @@ func show(v cue.Value) string {
 		t = string(r[:60]) + "…"
 	}
 	return t
+}
+
+// tail is the last part of a path, without an index.
+func tail(path string) string {
+	path = path[strings.LastIndexByte(path, '.')+1:]
+	if i := strings.IndexByte(path, '['); i > 0 {
+		path = path[:i]
+	}
+	return path
 }
 
 // join is the path of a field.
