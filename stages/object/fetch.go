@@ -390,6 +390,9 @@ func (j *readJob) complete() error {
 }
 
 func (j *readJob) report(plan *Plan) *ReadReport {
+	if j.excluded == nil {
+		j.excluded = []string{}
+	}
 	rep := &ReadReport{
 		Namespace: j.o.Key.Namespace, Object: j.o.Key.Name, Generation: j.o.Generation, Bytes: j.o.Size, XXH3: j.o.XXH3,
 		Rereads: j.rereads, ReroutedBytes: j.rerouted, Excluded: j.excluded, Degraded: j.rereads > 0 || j.rerouted > 0 || len(j.excluded) > 0, Rails: []RailSnapshot{},

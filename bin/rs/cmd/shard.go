@@ -16,6 +16,9 @@ import (
 	"github.com/railstore/railstore/verbs"
 )
 
+// sweepEvery is how often a shard looks for stripes that no object owns.
+const sweepEvery = time.Hour
+
 // shardRun is what a shard's process is to run.
 type shardRun struct {
 	folder     launch.Folder
@@ -53,7 +56,8 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		return pipeline.Wrap(err, pipeline.LayerResource, "serve", at)
 	}
 	router := new(lanes.Router)
-	if err := r.startObjects(scope, sh, set, router); err != nil {
+	store, err := r.startObjects(scope, sh, set, router)
+	if err != nil {
 		return pipeline.Wrap(err, pipeline.LayerStorage, "serve", at)
 	}
 	join := pipeline.Stage[*rail.Set, *ctrl.Client]{Name: "join", Layer: pipeline.LayerControl, Deadline: d.Pipeline.Publish.Deadline.D(), Run: r.join}
@@ -65,6 +69,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	if err := client.SetReport(server.Report); err != nil {
 		return err
 	}
+	scope.DeferClose("janitor", object.StartJanitor(ctx, store, client, sweepEvery).Close)
 	if err := client.SetState(ctx, ctrl.StateServing, ""); err != nil {
 		return err
 	}
@@ -98,25 +103,25 @@ func bringUpRails(ctx context.Context, scope *pipeline.Scope, d *deploy.Deployme
 }
 
 // startObjects opens the shard's directories and serves stripes from them.
-func (r shardRun) startObjects(scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) error {
+func (r shardRun) startObjects(scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) (*object.Store, error) {
 	cfg := object.StoreConfig{Deployment: r.deployment.Name, Shard: r.shard, NoSync: !r.deployment.Objects.Sync}
 	for _, dir := range sh.Dirs {
 		cfg.Dirs = append(cfg.Dirs, r.absolute(dir))
 	}
 	store, err := object.OpenStore(cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	scope.DeferClose("object store", store.Close)
 	region, err := verbs.MapRegion(int(sh.Slab))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	scope.DeferClose("unmap slab", region.Close)
 	// Stripes are read into and written from the slab by this end alone.
 	reg, err := set.Register(region, verbs.LocalWrite, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	scope.DeferClose("deregister slab", reg.Close)
 	slab := object.NewSlab(region.Bytes())
@@ -124,7 +129,7 @@ func (r shardRun) startObjects(scope *pipeline.Scope, sh *deploy.Shard, set *rai
 	service := object.NewService(object.ServiceConfig{Store: store, Slab: slab, Memory: reg})
 	scope.DeferClose("object service", func() error { service.Close(); return nil })
 	router.Handle(uint8(object.OpStoreStripe>>8), service)
-	return nil
+	return store, nil
 }
 
 func (r shardRun) absolute(path string) string {
