@@ -89,7 +89,9 @@ func TestInvalidCUE(t *testing.T) {
 		{"a number", "3\n", "r.cue:1:1: not a deployment: the file does not embed schemas.#Deployment"},
 		{"cycle", head + "name: \"x\"\nepoch: epoch + 1\n", ""},
 		{"nested", head + "x: " + strings.Repeat("[", 300) + strings.Repeat("]", 300) + "\n", "r.cue:3:204: nested more than 200 deep"},
-		{"long chain", head + "x: " + strings.Repeat("-", 20000) + "1\n", "r.cue:3:10002: nested more than 200 deep"},
+		{"nested in a text", head + "x: \"\\(1) ((\\(" + strings.Repeat("(", 300) + "1" + strings.Repeat(")", 300) + ")\"\n", "r.cue:3:213: nested more than 200 deep"},
+		{"brackets in texts and comments", head + "// " + strings.Repeat("(", 300) + "\n_x: \"" + strings.Repeat("[", 300) + "\\(1)" + strings.Repeat("{", 300) + "\"\n" + strings.Repeat("_a: 1\n", 5001), "r.cue:2:1: hosts: is missing, want a list\nr.cue:2:1: name: is missing, want 1 to 63 of a-z, 0-9 and -, the first one no -\nr.cue:2:1: shards: is missing, want a list"},
+		{"long chain", head + "x: " + strings.Repeat("-", 20000) + "1\n", "r.cue:3:10003: nested more than 200 deep"},
 		{"hidden conflict", small + "_x: 1 & 2\n", "r.cue:6:9: _x: conflicting values 2 and 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

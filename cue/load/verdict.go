@@ -83,28 +83,45 @@ func spell(path []string) string {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// tooDeep refuses a text whose brackets or operators nest deeper than people write.
+// tooDeep refuses a text whose brackets, labels or operators nest deeper than people
+// write.
 func tooDeep(file string, src []byte) (Issue, bool) {
 	var sc scanner.Scanner
 	f := token.NewFile(file, -1, len(src))
-	sc.Init(f, src, func(token.Pos, string, []any) {}, scanner.DontInsertCommas)
-	open, run := 0, 0
+	sc.Init(f, src, func(token.Pos, string, []any) {}, 0)
+	open, chain := 0, 0
+	var texts []int // brackets that were open when the expression in a text began
+	resumed := false
 	for {
 		pos, tok, _ := sc.Scan()
 		switch tok {
 		case token.EOF:
 			return Issue{}, false
-		case token.LPAREN, token.LBRACK, token.LBRACE:
+		case token.INTERPOLATION:
+			texts = append(texts, open)
+		case token.LPAREN:
+			if resumed { // the text goes on with another expression
+				texts = append(texts, open)
+			}
+			open++
+		case token.LBRACK, token.LBRACE:
 			open++
 		case token.RPAREN, token.RBRACK, token.RBRACE:
-			open--
+			open = max(0, open-1)
 		}
-		if tok.IsOperator() && tok != token.COMMA && tok != token.LBRACE && tok != token.RBRACE || tok == token.COLON {
-			run++
-		} else if tok == token.COMMA || tok == token.RBRACE {
-			run = 0
+		resumed = false
+		if n := len(texts); tok == token.RPAREN && n > 0 && texts[n-1] == open {
+			texts = texts[:n-1]
+			sc.ResumeInterpolation()
+			resumed = true
 		}
-		if open > maxDepth || run > 50*maxDepth {
+		switch {
+		case tok == token.COMMA || tok == token.RBRACE:
+			chain = 0
+		case tok.IsOperator():
+			chain++
+		}
+		if open > maxDepth || chain > 50*maxDepth {
 			return Issue{File: file, Line: pos.Line(), Column: pos.Column(), Rule: "cue",
 				Message: fmt.Sprintf("nested more than %d deep", maxDepth)}, true
 		}
