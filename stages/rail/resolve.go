@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
@@ -40,6 +41,7 @@ type Rail struct {
 	CQ *verbs.CQ
 	MR *verbs.MR // the process's lane memory on this rail
 
+	at     place
 	health health
 }
 
@@ -64,8 +66,9 @@ func resolve(ctx context.Context, scope *pipeline.Scope, in ResolveInput) ([]*Ra
 	if err != nil {
 		return nil, err
 	}
+	host := sync.OnceValues(func() (*fabric.Host, error) { return fabric.Read(fabric.Options{}) })
 	rails, err := pipeline.Each(ctx, specs, func(ctx context.Context, s deploy.Rail) (*Rail, error) {
-		r, err := open(s, in.Drivers)
+		r, err := open(s, in.Drivers, host)
 		if err != nil {
 			return nil, pipeline.Wrap(err, pipeline.LayerResource, "resolve", pipeline.AtRail(s.Name))
 		}
@@ -77,8 +80,11 @@ func resolve(ctx context.Context, scope *pipeline.Scope, in ResolveInput) ([]*Ra
 	}
 	for i, r := range rails {
 		r.Index = i
-		pipeline.Emit(ctx, pipeline.Event{Event: "rail_resolved", Rail: r.Name(), Reason: r.GID.Reason(),
-			Fields: map[string]any{"device": r.Ctx.Name(), "gid": r.GID.Entry.GID.String(), "gid_index": r.GID.Entry.Index, "mtu": r.ActiveMTU}})
+		fields := map[string]any{"device": r.Ctx.Name(), "gid": r.GID.Entry.GID.String(), "gid_index": r.GID.Entry.Index, "mtu": r.ActiveMTU}
+		if r.at.reason != "" {
+			fields["selected_by"] = r.at.reason
+		}
+		pipeline.Emit(ctx, pipeline.Event{Event: "rail_resolved", Rail: r.Name(), Reason: r.GID.Reason(), Fields: fields})
 	}
 	return rails, nil
 }
@@ -104,7 +110,7 @@ func pick(h *deploy.Host, names []string) ([]deploy.Rail, error) {
 	return out, nil
 }
 
-func open(s deploy.Rail, drivers Drivers) (*Rail, error) {
+func open(s deploy.Rail, drivers Drivers, host hostFunc) (*Rail, error) {
 	provider, name, ok := strings.Cut(s.Device, ":")
 	if !ok {
 		return nil, fmt.Errorf("device %q: want PROVIDER:NAME, as in soft:127.0.0.1 or ibv:mlx5_0", s.Device)
@@ -113,11 +119,15 @@ func open(s deploy.Rail, drivers Drivers) (*Rail, error) {
 	if err != nil {
 		return nil, err
 	}
-	vc, err := verbs.Open(d, name)
+	at, err := locate(s, provider, name, host)
 	if err != nil {
 		return nil, err
 	}
-	r := &Rail{Spec: s, Ctx: vc}
+	vc, err := verbs.Open(d, at.name)
+	if err != nil {
+		return nil, at.explain(err)
+	}
+	r := &Rail{Spec: s, Ctx: vc, at: at}
 	if err := r.choose(); err != nil {
 		_ = vc.Close() // the first cause is what matters
 		return nil, err
@@ -139,7 +149,7 @@ func (r *Rail) choose() error {
 	if err != nil {
 		return err
 	}
-	c, err := fabric.Choose(table, r.Spec.GID, fabric.Port{Link: pa.LinkLayer})
+	c, err := fabric.Choose(table, r.Spec.GID, r.at.portOf(pa.LinkLayer))
 	if err != nil {
 		return fmt.Errorf("%s/%d: %w", r.Ctx.Name(), port, err)
 	}

@@ -15,9 +15,6 @@ import (
 type Options struct {
 	// Root is where sysfs is: /sys. Another folder holds a copy of some host's.
 	Root string
-	// Dev is the folder of device files, against which char devices are checked:
-	// /dev for this host; without it they are not, for another tree.
-	Dev string
 	// Nets are net devices to read besides those of RDMA devices.
 	Nets []string
 }
@@ -46,24 +43,26 @@ func Read(o Options) (*Host, error) {
 		return nil, fmt.Errorf("sysfs: %s is not a folder", root)
 	}
 	var ask mapper = sysfsMap{tree{os.DirFS(root)}}
-	dev := o.Dev
 	if filepath.Clean(root) == "/sys" {
 		ask = rdmaMap{}
-		if dev == "" {
-			dev = "/dev"
-		}
 	}
 	h, err := read(os.DirFS(root), ask, o.Nets...)
 	if err != nil {
 		return nil, fmt.Errorf("sysfs %s: %w", root, err)
 	}
 	h.Root = root
-	if dev != "" {
-		for i := range h.Devices {
-			h.Devices[i].Access = access(&h.Devices[i], dev, openFile)
-		}
-	}
 	return h, nil
+}
+
+// CheckAccess finds out which devices this process can open, by opening their
+// files in dev, which is /dev when empty.
+func (h *Host) CheckAccess(dev string) {
+	if dev == "" {
+		dev = "/dev"
+	}
+	for i := range h.Devices {
+		h.Devices[i].Access = access(&h.Devices[i], dev, openFile)
+	}
 }
 
 // read is Read of a tree.

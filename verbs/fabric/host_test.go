@@ -60,6 +60,7 @@ func TestReadThisHost(t *testing.T) {
 	if here, known := h.Nets.Here("lo"); known && !here {
 		t.Error("no loopback device")
 	}
+	h.CheckAccess("")
 	h.Findings()
 }
 
@@ -252,10 +253,11 @@ func TestAccessOfATree(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dev, "infiniband/uverbs1"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h, err := Read(Options{Root: dir, Dev: dev})
+	h, err := Read(Options{Root: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.CheckAccess(dev)
 	d, p := portOf(t, h, "mlx5_0/1")
 	if f := d.Usable(p); f == nil || f.Code != "uverbs" || f.Subject() != "mlx5_0" {
 		t.Errorf("without its file: %+v", f)

@@ -185,6 +185,7 @@ func probe(h *fabric.Host) error {
 	if len(h.Devices) == 0 {
 		return nil
 	}
+	h.CheckAccess("")
 	drv, err := drivers("ibv", deploy.Rail{Device: "ibv"})
 	if err != nil {
 		return err
