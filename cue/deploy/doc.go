@@ -7,7 +7,7 @@
 // in the resolve stage.
 //
 // Owns: Deployment and its parts, their canonical JSON and Digest, the string
-// grammar of rails and devices, and what follows from a deployment alone (Plan).
+// grammar of rails and devices, and what follows from a deployment alone (Budget).
 // Imports: the standard library only; no I/O, neither os nor syscall.
 // Goroutines: none. Locks: none.
 package deploy
