@@ -131,9 +131,6 @@ func (c *cq) Arm(solicited bool) error {
 func (c *cq) Wait(ctx context.Context) error {
 	select {
 	case <-c.event:
-		if c.bad.Load() && c.count.Load() == 0 {
-			return c.why()
-		}
 		return nil
 	default:
 	}

@@ -44,6 +44,7 @@ type device struct {
 	closed bool
 
 	poll pollers
+	spin int64 // how long the device's goroutine polls after traffic
 
 	timerMu  sync.Mutex
 	nextScan atomic.Int64 // when the timers of the QPs are to be looked at; written under timerMu
@@ -63,6 +64,9 @@ func openDevice(drv *Driver, name string, addr netip.AddrPort) (*device, error) 
 	d := &device{drv: drv, opt: drv.opt, name: name, start: time.Now().Add(-time.Second),
 		events: make(chan verbs.AsyncEvent, 1024), done: make(chan struct{})}
 	d.nextScan.Store(math.MaxInt64)
+	if !d.opt.NoSpin {
+		d.spin = spinTime
+	}
 	sock, err := udp.Open(udp.Config{Addr: addr, NoGSO: d.opt.NoGSO, NoGRO: d.opt.NoGRO, NoEqualTail: d.opt.NoEqualTail,
 		RecvBuffer: d.opt.RecvBuffer, SendBuffer: d.opt.SendBuffer})
 	if err != nil {

@@ -22,11 +22,14 @@
 //
 // A goroutine that polls without pause makes the device's goroutine leave the
 // socket alone, so that arriving packets wake nobody; when the polling ends
-// (Arm says so; else a lease runs out within a millisecond) it comes back. While
-// polling is that dense the answer to a single small packet is held back until
-// the next call, so that what the caller does with the packet comes first.
+// (Arm says so; else a lease runs out within a millisecond) it comes back. The
+// answer to a packet that comes alone is held back until there is nothing to
+// receive, so that what a program does with the packet comes first, and the request
+// that it may send takes the answer along.
 //
-// An idle device uses no CPU: its goroutine sleeps in ppoll(2).
+// An idle device uses no CPU. Its goroutine sleeps in Go's network poller, on an epoll
+// instance that gathers the socket, a timer, link changes and a way to be woken
+// (udp.Waiter). After traffic it polls for a moment first.
 //
 // # ICRC and identification
 //

@@ -98,9 +98,8 @@ func (d *device) Progress() bool {
 	}
 	now := d.now()
 	d.poll.note(now)
-	n := d.receive(now, d.poll.busy.Load())
-	if len(d.held) > 0 && (n == 0 || len(d.held) >= maxHeld) {
-		d.flushHeld(now)
+	n := d.receive(now, d.poll.busy.Load()).datagrams
+	if d.flushHeldIf(n == 0, now) {
 		n++
 	}
 	if d.scanDue(now, n) {
@@ -129,10 +128,6 @@ func giveWay() {
 // run is the device's goroutine.
 func (d *device) run() {
 	defer close(d.done)
-	spin := spinTime
-	if d.opt.NoSpin {
-		spin = 0
-	}
 	var worked int64
 	for !d.closing.Load() {
 		now := d.now()
@@ -146,18 +141,17 @@ func (d *device) run() {
 			d.poll.away.Store(false)
 			continue
 		}
-		d.rx.Lock()
-		n := d.receive(now, false)
-		d.flushHeld(now)
-		if d.scanDue(now, n) {
-			d.scan(now)
-		}
-		d.rx.Unlock()
-		if n > 0 {
+		got := d.serve(now)
+		if got.datagrams > 0 {
 			worked = now
+			if got.packets == 1 {
+				// Whoever was just woken goes first: his next request may take
+				// the answer along.
+				runtime.Gosched()
+			}
 			continue
 		}
-		if now-worked < spin {
+		if now-worked < d.spin {
 			giveWay()
 			continue
 		}
@@ -171,16 +165,32 @@ func (d *device) sleep(socket bool, timeout time.Duration) {
 	}
 }
 
+// taken is what a receive has taken off the socket.
+type taken struct{ datagrams, packets int }
+
+// serve does what there is to do: packets, timers, and when nothing has come the
+// answers held back.
+func (d *device) serve(now int64) taken {
+	d.rx.Lock()
+	defer d.rx.Unlock()
+	got := d.receive(now, true)
+	d.flushHeldIf(got.datagrams == 0, now)
+	if d.scanDue(now, got.datagrams) {
+		d.scan(now)
+	}
+	return got
+}
+
 // receive takes a batch of datagrams off the socket and steps the QPs that they
 // are for; device.rx is held. With hold, the answer to one packet that came alone
-// is left for flushHeld. It returns how many datagrams there were.
-func (d *device) receive(now int64, hold bool) int {
+// is left for flushHeld.
+func (d *device) receive(now int64, hold bool) taken {
 	grams, err := d.recv.Recv(recvBatch)
 	if len(grams) == 0 {
 		if err != nil {
 			d.counters.recvErrors.Add(1)
 		}
-		return 0
+		return taken{}
 	}
 	var q *qp // locked
 	packets := 0
@@ -219,7 +229,7 @@ func (d *device) receive(now int64, hold bool) int {
 	if q != nil {
 		d.settle(q, now, hold && packets == 1)
 	}
-	return len(grams)
+	return taken{datagrams: len(grams), packets: packets}
 }
 
 // enter locks the QP of that number.
@@ -236,17 +246,26 @@ func (d *device) enter(qpn uint32) *qp {
 	return q
 }
 
-// settle ends the stepping of a QP: its answers leave, or are held back.
+// settle ends the stepping of a QP: its answers leave, or are held back. That is
+// done for one packet only; the next one takes the answer of the first along.
 func (d *device) settle(q *qp, now int64, hold bool) {
-	if hold {
-		if !q.held {
-			q.held = true
-			d.held = append(d.held, q)
-		}
+	if hold && !q.held {
+		q.held = true
+		d.held = append(d.held, q)
 	} else {
 		d.pump(q, d.reply, now)
 	}
 	q.mu.Unlock()
+}
+
+// flushHeldIf sends the answers that were held back when it is time, or when they
+// are many; it reports whether there were any. device.rx is held.
+func (d *device) flushHeldIf(time bool, now int64) bool {
+	if len(d.held) == 0 || !time && len(d.held) < maxHeld {
+		return false
+	}
+	d.flushHeld(now)
+	return true
 }
 
 // flushHeld sends the answers that were held back; device.rx is held.

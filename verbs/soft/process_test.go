@@ -2,10 +2,12 @@ package soft
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -102,6 +104,9 @@ const childEnv = "RS_SOFT_TEST_CHILD"
 // childMain is the other process: it opens a device, tells its hello, takes the
 // parent's, and then does what the parent's lines say until there are no more.
 func childMain(addr string) error {
+	if addr == "net" {
+		return netEcho()
+	}
 	e, err := openEnd(addr, 64<<20, Options{})
 	if err != nil {
 		return err
@@ -132,6 +137,21 @@ func childMain(addr string) error {
 			}
 			for i := uint64(1); i <= n; i++ {
 				if err := e.bounce(peer, i, true); err != nil {
+					return err
+				}
+			}
+		case "echo": // answer n messages, sleeping in between
+			if _, err := fmt.Sscanf(in.Text(), "echo %d", &n); err != nil {
+				return err
+			}
+			if err := e.recv(); err != nil {
+				return err
+			}
+			if err := out.Encode(n); err != nil {
+				return err
+			}
+			for i := range n {
+				if err := errors.Join(e.take(), e.recv(), e.send(i)); err != nil {
 					return err
 				}
 			}
@@ -183,6 +203,39 @@ func (e *end) bounce(peer hello, i uint64, waitFirst bool) error {
 		wait()
 	}
 	return nil
+}
+
+// recv, send and take bounce small messages between two that sleep.
+func (e *end) recv() error {
+	_, err := e.qp.PostRecv([]verbs.RecvWR{{NumSGE: 1}}, []verbs.SGE{e.mr.SGE(1024, 64)})
+	return err
+}
+
+func (e *end) send(i uint64) error {
+	wr := []verbs.SendWR{{Op: verbs.OpSend, NumSGE: 1}}
+	if i%16 == 0 {
+		wr[0].Flags = verbs.Signaled
+	}
+	_, err := e.qp.PostSend(wr, []verbs.SGE{e.mr.SGE(0, 64)})
+	return err
+}
+
+func (e *end) take() error {
+	var wcs [4]verbs.WC
+	for {
+		k, err := e.cq.PollWait(context.Background(), wcs[:], 0)
+		if err != nil {
+			return err
+		}
+		for i := range wcs[:k] {
+			if wcs[i].Status != verbs.WCSuccess {
+				return wcs[i].Status
+			}
+			if wcs[i].Op == verbs.WCRecv {
+				return nil
+			}
+		}
+	}
 }
 
 // write sends n bytes count times and spins for the completions.
@@ -492,4 +545,76 @@ func BenchmarkTwoProcesses(b *testing.B) {
 		l.report(b, 0)
 		c.number()
 	})
+	run("echo/64B", 0, func(b *testing.B, e *end, c *child) {
+		c.say("echo %d", b.N)
+		c.number()
+		var l laps
+		b.ResetTimer()
+		l.start(b.N)
+		for i := range uint64(b.N) {
+			if err := errors.Join(e.recv(), e.send(i), e.take()); err != nil {
+				b.Fatal(err)
+			}
+			l.lap()
+		}
+		l.report(b, 0)
+		c.number()
+	})
+	// What echo is compared with: sockets of package net, the other in a process.
+	b.Run("net/64B", func(b *testing.B) {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), childEnv+"=net")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		var addr string
+		if err := json.NewDecoder(out).Decode(&addr); err != nil {
+			b.Fatal(err)
+		}
+		c, err := net.Dial("udp4", addr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		buf := make([]byte, 128)
+		var l laps
+		b.ResetTimer()
+		l.start(b.N)
+		for range b.N {
+			if _, err := c.Write(buf[:64]); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := c.Read(buf); err != nil {
+				b.Fatal(err)
+			}
+			l.lap()
+		}
+		l.report(b, 0)
+	})
+}
+
+// netEcho is the other process of that.
+func netEcho() error {
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)})
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(c.LocalAddr().String()); err != nil {
+		return err
+	}
+	buf := make([]byte, 128)
+	for {
+		n, from, err := c.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return err
+		}
+		if _, err := c.WriteToUDPAddrPort(buf[:n], from); err != nil {
+			return err
+		}
+	}
 }

@@ -23,7 +23,7 @@
 // all have one size; NoEqualTail keeps from sending such.
 //
 // Owns: the socket, its options, the arrays of a Batch and of a Receiver, the
-// Waiter with its eventfd.
+// Waiter with its epoll instance, eventfd and timer.
 // Imports: the standard library and golang.org/x/sys/unix.
 // Goroutines: none. Locks: none; a Batch and a Receiver have one user at a time,
 // a Socket may be used by any number of them at once.

@@ -148,3 +148,14 @@ func (a *recvArrays) message(i int) (size int, truncated bool, control []byte, n
 	m := &a.msgs[i]
 	return int(m.n), m.hdr.Flags&unix.MSG_TRUNC != 0, a.ctl[i][:min(int(m.hdr.Controllen), recvControl)], &a.names[i], m.hdr.Namelen
 }
+
+// epollNow is epoll_wait with no time to wait.
+func epollNow(ep int, events []unix.EpollEvent) int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(ep), uintptr(unsafe.Pointer(unsafe.SliceData(events))),
+		uintptr(len(events)), 0, 0, 0)
+	runtime.KeepAlive(events)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}

@@ -4,21 +4,34 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Waiter is where the one goroutine that serves a socket sleeps: in the kernel,
-// on the socket, on an eventfd that others wake it by, on a timer that others
-// may set without waking it, and on one more descriptor. It does not go through
-// Go's network poller, whose wake-ups take another thread's help.
+// Waiter is where the one goroutine that serves a socket sleeps: on the socket, on
+// an eventfd that others wake it by, on a timer that others may set without waking
+// it, and on one more descriptor. These are gathered in an epoll instance of its
+// own, and that is what Go's network poller watches. So the goroutine parks as
+// one that reads a connection does: a blocked system call would take a thread
+// and a scheduler's slot with it, and whoever the goroutine has just woken would
+// have to wait for another. And the socket can be left out for a while: then
+// arriving packets wake nobody.
 type Waiter struct {
 	sock, event, timer, extra int
-	fds                       [4]unix.PollFd
+
+	ep      int
+	file    *os.File // ep, as the poller knows it
+	conn    syscall.RawConn
+	look    func(uintptr) bool
+	events  [4]unix.EpollEvent
+	ready   Ready
+	socket  bool // the socket is being watched
+	limited bool // the file has a deadline
 }
 
-// Ready says what ended a Wait; nothing at all means a signal or the time.
+// Ready says what ended a Wait; nothing at all means that the time was over.
 type Ready struct {
 	Socket, Kick, Timer, Extra bool
 }
@@ -26,15 +39,48 @@ type Ready struct {
 // NewWaiter makes a waiter for the socket; extra is one more descriptor to watch
 // for input, or -1.
 func (s *Socket) NewWaiter(extra int) (*Waiter, error) {
-	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, os.NewSyscallError("eventfd", err)
+	w := &Waiter{sock: s.fd, event: -1, timer: -1, extra: extra, ep: -1}
+	if err := w.open(); err != nil {
+		return nil, errors.Join(err, w.Close())
 	}
-	timer, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
-	if err != nil {
-		return nil, errors.Join(os.NewSyscallError("timerfd_create", err), unix.Close(event))
+	return w, nil
+}
+
+func (w *Waiter) open() (err error) {
+	if w.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return os.NewSyscallError("eventfd", err)
 	}
-	return &Waiter{sock: s.fd, event: event, timer: timer, extra: extra}, nil
+	if w.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
+		return os.NewSyscallError("timerfd_create", err)
+	}
+	if w.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	for _, fd := range []int{w.event, w.timer, w.extra} {
+		if fd < 0 {
+			continue
+		}
+		if err := unix.EpollCtl(w.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+			return os.NewSyscallError("epoll_ctl", err)
+		}
+	}
+	if err := unix.EpollCtl(w.ep, unix.EPOLL_CTL_ADD, w.sock, &unix.EpollEvent{Fd: int32(w.sock)}); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	// NewFile leaves a descriptor to the poller only if it does not block, which
+	// means nothing to an epoll instance.
+	if err := unix.SetNonblock(w.ep, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	w.file = os.NewFile(uintptr(w.ep), "epoll")
+	if w.conn, err = w.file.SyscallConn(); err != nil {
+		return err
+	}
+	if err := w.file.SetReadDeadline(time.Time{}); err != nil {
+		return err // the poller does not take it
+	}
+	w.look = w.lookOnce
+	return nil
 }
 
 // Kick ends the Wait that runs, or else the next one. It may be called from any
@@ -54,37 +100,63 @@ func (w *Waiter) SetTimer(d time.Duration) {
 }
 
 // Wait sleeps until there is input, a kick, the timer, or the time is over
-// (negative: never). With socket false it does not look at the socket, and
-// arriving packets wake nobody.
+// (negative: never). With socket false it does not look at the socket.
 func (w *Waiter) Wait(socket bool, timeout time.Duration) Ready {
-	w.fds = [4]unix.PollFd{
-		{Fd: int32(w.event), Events: unix.POLLIN}, {Fd: int32(w.timer), Events: unix.POLLIN},
-		{Fd: int32(w.extra), Events: unix.POLLIN}, {Fd: -1, Events: unix.POLLIN}, // negative ones are passed over
+	if socket != w.socket {
+		e := unix.EpollEvent{Fd: int32(w.sock)}
+		if socket {
+			e.Events = unix.EPOLLIN
+		}
+		_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_MOD, w.sock, &e)
+		w.socket = socket
 	}
-	if socket {
-		w.fds[3].Fd = int32(w.sock)
+	if timeout >= 0 || w.limited {
+		var end time.Time
+		if w.limited = timeout >= 0; w.limited {
+			end = time.Now().Add(timeout)
+		}
+		_ = w.file.SetReadDeadline(end)
 	}
-	var ts *unix.Timespec
-	if timeout >= 0 {
-		t := unix.NsecToTimespec(int64(timeout))
-		ts = &t
-	}
-	n, err := unix.Ppoll(w.fds[:], ts, nil)
-	if err != nil || n == 0 {
-		return Ready{}
-	}
-	r := Ready{Kick: w.fds[0].Revents != 0, Timer: w.fds[1].Revents != 0, Extra: w.fds[2].Revents != 0, Socket: w.fds[3].Revents != 0}
-	var b [8]byte
-	if r.Kick {
-		_, _ = unix.Read(w.event, b[:])
-	}
-	if r.Timer {
-		_, _ = unix.Read(w.timer, b[:])
-	}
-	return r
+	w.ready = Ready{}
+	_ = w.conn.Read(w.look) // an error is the deadline
+	return w.ready
 }
 
-// Close closes eventfd and timer; nobody may be in another call then.
+// lookOnce takes what is there; it reports false to be called again when there is
+// something.
+func (w *Waiter) lookOnce(uintptr) bool {
+	n := epollNow(w.ep, w.events[:])
+	var b [8]byte
+	for _, e := range w.events[:n] {
+		switch int(e.Fd) {
+		case w.sock:
+			// A descriptor that is asked for nothing still tells of errors.
+			w.ready.Socket = e.Events&unix.EPOLLIN != 0
+		case w.event:
+			_, _ = unix.Read(w.event, b[:])
+			w.ready.Kick = true
+		case w.timer:
+			_, _ = unix.Read(w.timer, b[:])
+			w.ready.Timer = true
+		case w.extra:
+			w.ready.Extra = true
+		}
+	}
+	return n > 0
+}
+
+// Close closes what NewWaiter opened; nobody may be in another call then.
 func (w *Waiter) Close() error {
-	return os.NewSyscallError("close", errors.Join(unix.Close(w.event), unix.Close(w.timer)))
+	var err error
+	if w.file != nil {
+		err = w.file.Close()
+	} else if w.ep >= 0 {
+		err = os.NewSyscallError("close", unix.Close(w.ep))
+	}
+	for _, fd := range []int{w.event, w.timer} {
+		if fd >= 0 {
+			err = errors.Join(err, os.NewSyscallError("close", unix.Close(fd)))
+		}
+	}
+	return err
 }
