@@ -439,8 +439,8 @@ func TestCloseWhileBusy(t *testing.T) {
 			t.Run(fmt.Sprintf("serverFirst=%v", serverFirst), func(t *testing.T) {
 				o := o
 				o.lanes, o.cfg.Slots = 2, 2
-				o.path = verbs.PathOpts{RetryCount: 1, RNRRetry: 7, Timeout: 10}
-				o.cfg.WaitTimeout = 500 * time.Millisecond
+				o.path = verbs.PathOpts{RetryCount: 3, RNRRetry: 7}
+				o.cfg.WaitTimeout = 2 * time.Second
 				r := newRig(t, o, HandlerFunc(func(x *Exchange) {
 					if x.Op() == 1 {
 						<-time.After(200 * time.Microsecond)
@@ -448,6 +448,7 @@ func TestCloseWhileBusy(t *testing.T) {
 					x.Reply(StatusOK, copy(x.Response(), x.Payload()))
 				}))
 				var wg sync.WaitGroup
+				var closing atomic.Bool
 				started := make(chan struct{}, 64)
 				for i := range 6 {
 					wg.Add(1)
@@ -463,12 +464,17 @@ func TestCloseWhileBusy(t *testing.T) {
 								if !errors.As(err, &le) {
 									t.Errorf("%v is not a *lane.Error", err)
 								}
+								if !closing.Load() {
+									t.Errorf("before anything was closed: %v", err)
+									started <- struct{}{}
+								}
 								return
 							}
 						}
 					}()
 				}
 				<-started
+				closing.Store(true)
 				if serverFirst {
 					if err := r.acceptor.Close(); err != nil {
 						t.Error(err)
