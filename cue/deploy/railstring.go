@@ -58,7 +58,7 @@ func device(s string) (Device, string, error) {
 	provider, name, ok := strings.Cut(s, ":")
 	switch {
 	case !ok || provider != "soft" && provider != "ibv":
-		return Device{}, "", errors.New("it begins neither with soft: nor with ibv:")
+		return Device{}, "", errors.New("neither soft: nor ibv: is in front of it")
 	case provider == "ibv":
 		if m := ibvAddress.FindStringSubmatch(name); m != nil {
 			return Device{provider, m[1]}, name[len(m[1]):], nil
