@@ -7,7 +7,10 @@ RS := ./rs
 TIMEOUT ?= 20m
 BENCHTIME ?= 1s
 
-.PHONY: all help build test race nocgo check lint generate generated demo bench fuzz clean
+# Packages whose tests need neither root nor QEMU.
+PACKAGES = $$($(GO) list ./... | grep -v '/tests/rxe$$')
+
+.PHONY: all help build test test-rxe race nocgo check lint generate generated demo bench fuzz clean
 
 all: build
 
@@ -18,14 +21,17 @@ build: ## ./rs, the command
 	$(GO) build -o $(RS) ./bin/rs
 
 test: ## every test that needs neither root nor QEMU
-	$(GO) test -timeout $(TIMEOUT) ./...
+	$(GO) test -timeout $(TIMEOUT) $(PACKAGES)
+
+test-rxe: ## the tests on the kernel's Soft-RoCE, in a guest under QEMU
+	RS_REQUIRE=rxe $(GO) test -v -timeout 40m ./tests/rxe
 
 race: ## the same under the race detector
-	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) $(PACKAGES)
 
 nocgo: ## the same without cgo
 	CGO_ENABLED=0 $(GO) build ./...
-	CGO_ENABLED=0 $(GO) test -timeout $(TIMEOUT) ./...
+	CGO_ENABLED=0 $(GO) test -timeout $(TIMEOUT) $(PACKAGES)
 
 lint: ## go vet and staticcheck
 	$(GO) vet ./...
