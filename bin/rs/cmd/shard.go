@@ -143,12 +143,19 @@ func (r shardRun) absolute(path string) string {
 func (r shardRun) startControl(scope *pipeline.Scope) error {
 	at := pipeline.AtShard(r.shard)
 	d := r.deployment
-	store := ctrl.NewMemoryStore()
-	if d.Control.Store == "bbolt" {
+	var store ctrl.Store
+	switch d.Control.Store {
+	case "memory":
+		store = ctrl.NewMemoryStore()
+	case "bbolt":
 		var err error
 		if store, err = ctrl.OpenBoltStore(r.absolute(d.Control.Path)); err != nil {
 			return pipeline.Wrap(err, pipeline.LayerStorage, "control", at)
 		}
+	default:
+		// Another store in its place would forget what the recipe wants kept.
+		return pipeline.Errorf(pipeline.LayerConfig, "control", at, "control.store %q is not in this build", d.Control.Store).
+			WithHint("use control: store: \"bbolt\", a file of shard 0, or \"memory\"")
 	}
 	scope.DeferClose("control store", store.Close)
 	var shards []int
