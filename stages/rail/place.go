@@ -9,8 +9,12 @@ import (
 	"github.com/railstore/railstore/verbs/fabric"
 )
 
-// hostFunc reads the RDMA devices of this host.
-type hostFunc func() (*fabric.Host, error)
+// hostFunc reads the RDMA devices of a host; of a device's name, that one alone.
+type hostFunc func(name string) (*fabric.Host, error)
+
+func thisHost(name string) (*fabric.Host, error) {
+	return fabric.Read(fabric.Options{Device: name})
+}
 
 // place is which device of this host a rail means.
 type place struct {
@@ -28,7 +32,7 @@ func locate(s deploy.Rail, provider, name string, host hostFunc) (place, error) 
 	if provider != "ibv" {
 		return at, nil
 	}
-	h, err := host()
+	h, err := host(name)
 	if err != nil {
 		at.unknown = err
 		return at, nil

@@ -30,7 +30,7 @@ func hostOf(t *testing.T, name string) hostFunc {
 			}
 		}
 	}
-	return func() (*fabric.Host, error) { return fabric.Read(fabric.Options{Root: dir}) }
+	return func(name string) (*fabric.Host, error) { return fabric.Read(fabric.Options{Root: dir, Device: name}) }
 }
 
 func TestLocate(t *testing.T) {
@@ -102,7 +102,7 @@ func TestLocateUnknown(t *testing.T) {
 	if err := at.explain(busy); !errors.Is(err, verbs.ErrPermission) {
 		t.Errorf("the provider's own reason: %v", err)
 	}
-	at, err = locate(deploy.Rail{Name: "r", Port: 1}, "ibv", "x", func() (*fabric.Host, error) { return nil, errors.New("no sysfs") })
+	at, err = locate(deploy.Rail{Name: "r", Port: 1}, "ibv", "x", func(string) (*fabric.Host, error) { return nil, errors.New("no sysfs") })
 	if err != nil || at.name != "x" || !errors.Is(at.explain(gone), verbs.ErrNotFound) {
 		t.Errorf("without sysfs: %+v, %v", at, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
@@ -66,9 +65,8 @@ func resolve(ctx context.Context, scope *pipeline.Scope, in ResolveInput) ([]*Ra
 	if err != nil {
 		return nil, err
 	}
-	host := sync.OnceValues(func() (*fabric.Host, error) { return fabric.Read(fabric.Options{}) })
 	rails, err := pipeline.Each(ctx, specs, func(ctx context.Context, s deploy.Rail) (*Rail, error) {
-		r, err := open(s, in.Drivers, host)
+		r, err := open(s, in.Drivers)
 		if err != nil {
 			return nil, pipeline.Wrap(err, pipeline.LayerResource, "resolve", pipeline.AtRail(s.Name))
 		}
@@ -110,7 +108,7 @@ func pick(h *deploy.Host, names []string) ([]deploy.Rail, error) {
 	return out, nil
 }
 
-func open(s deploy.Rail, drivers Drivers, host hostFunc) (*Rail, error) {
+func open(s deploy.Rail, drivers Drivers) (*Rail, error) {
 	provider, name, ok := strings.Cut(s.Device, ":")
 	if !ok {
 		return nil, fmt.Errorf("device %q: want PROVIDER:NAME, as in soft:127.0.0.1 or ibv:mlx5_0", s.Device)
@@ -119,7 +117,7 @@ func open(s deploy.Rail, drivers Drivers, host hostFunc) (*Rail, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := locate(s, provider, name, host)
+	at, err := locate(s, provider, name, thisHost)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,9 @@ import (
 type Options struct {
 	// Root is where sysfs is: /sys. Another folder holds a copy of some host's.
 	Root string
+	// Device is the only device to read, if there is one of that name: a GID table
+	// may have a thousand entries, each of them a file.
+	Device string
 	// Nets are net devices to read besides those of RDMA devices.
 	Nets []string
 }
@@ -46,7 +49,7 @@ func Read(o Options) (*Host, error) {
 	if filepath.Clean(root) == "/sys" {
 		ask = rdmaMap{}
 	}
-	h, err := read(os.DirFS(root), ask, o.Nets...)
+	h, err := read(os.DirFS(root), ask, o)
 	if err != nil {
 		return nil, fmt.Errorf("sysfs %s: %w", root, err)
 	}
@@ -66,7 +69,7 @@ func (h *Host) CheckAccess(dev string) {
 }
 
 // read is Read of a tree.
-func read(fsys fs.FS, ask mapper, used ...string) (*Host, error) {
+func read(fsys fs.FS, ask mapper, o Options) (*Host, error) {
 	t := tree{fsys}
 	h := &Host{}
 	names, err := t.names(classInfiniBand)
@@ -78,7 +81,10 @@ func read(fsys fs.FS, ask mapper, used ...string) (*Host, error) {
 	case len(names) == 0:
 		h.Absent = "an RDMA driver is loaded, but no device is here: none was found, or they are in another network namespace (rdma system show)"
 	}
-	used = slices.Clone(used)
+	if slices.Contains(names, o.Device) {
+		names = []string{o.Device}
+	}
+	used := slices.Clone(o.Nets)
 	for _, n := range names {
 		d := t.device(n)
 		for i := range d.Ports {

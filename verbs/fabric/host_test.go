@@ -116,7 +116,7 @@ func TestCopiedWithoutLinks(t *testing.T) {
 		"class/infiniband/mlx5_0/ports/1/rate":        {Data: []byte("25 Gb/sec (1X EDR)\n")},
 		"class/infiniband/mlx5_0/ports/not-a-port/x":  {Data: []byte("1\n")},
 		"class/infiniband/mlx5_0/ports/1/gids/leader": {Data: []byte("fe80::1\n")},
-	}, noMap{})
+	}, noMap{}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestEmptyEntriesAnswerEINVAL(t *testing.T) {
 		}
 		tree[fmt.Sprintf("%sgids/%d", port, i)].Data = []byte("0000:0000:0000:0000:0000:0000:0000:0000\n")
 	}
-	h, err := read(invalid{tree, gone}, noMap{})
+	h, err := read(invalid{tree, gone}, noMap{}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestMapperAddsNetDevices(t *testing.T) {
 	tree["class/net/ib0.8001/device"] = &fstest.MapFile{Data: []byte("../../../devices/x"), Mode: fs.ModeSymlink}
 	delete(tree, "class/net/ib0.8001/device/x")
 	tree["devices/x/y"] = &fstest.MapFile{}
-	h, err := read(tree, noMap{map[string]string{"ib0.8001": "mlx5_0"}})
+	h, err := read(tree, noMap{map[string]string{"ib0.8001": "mlx5_0"}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,6 +298,11 @@ func TestSelectionOfVLAN(t *testing.T) {
 	on := s.On(*p)
 	if _, err := on.Choose(deploy.GIDSelector{Select: SelectAddress, Address: "10.0.0.1"}); !errors.Is(err, ErrNoGID) || !strings.Contains(err.Error(), "asks for net device ens1f0np0.100") {
 		t.Errorf("an address of the other net device: %v", err)
+	}
+	for only, want := range map[string]int{"mlx5_1": 1, "ens1f1np1": 2, "": 2} {
+		if h, err := Read(Options{Root: h.Root, Device: only}); err != nil || len(h.Devices) != want || h.Devices[want-1].Name != "mlx5_1" {
+			t.Errorf("only %q: %+v, %v", only, h, err)
+		}
 	}
 	if _, ok := s.Device.Port(2); ok {
 		t.Error("a port 2 where there is none")

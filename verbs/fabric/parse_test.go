@@ -157,7 +157,7 @@ func FuzzRead(f *testing.F) {
 			}
 			files[file.Name] = m
 		}
-		h, err := read(files, sysfsOf(files))
+		h, err := read(files, sysfsOf(files), Options{})
 		if err != nil {
 			return
 		}
@@ -197,7 +197,7 @@ func FuzzAttributes(f *testing.F) {
 			dev + "ports/1/rate": {Data: []byte(rate)}, dev + "ports/1/gids/0": {Data: []byte(gid)}, dev + "ports/1/gid_attrs/types/0": {Data: []byte(kind)},
 			dev + "ports/1/gid_attrs/ndevs/0": {Data: []byte(ndev)}, dev + "ports/1/pkeys/0": {Data: []byte(node)}, dev + "ports/1/lid": {Data: []byte(guid)},
 		}
-		h, err := read(files, sysfsOf(files))
+		h, err := read(files, sysfsOf(files), Options{})
 		if err != nil || len(h.Devices) != 1 || h.Devices[0].PCI != "0000:3b:00.0" {
 			t.Fatalf("%+v, %v", h, err)
 		}
