@@ -235,7 +235,7 @@ func TestConnectRefusals(t *testing.T) {
 		want   []string // all in the error
 	}{
 		{"parameters differ", nil, func(d *Demand) { d.Params = map[string]string{"slots": "2"} }, nil,
-			[]string{"connect: shard 0", "slots is 2 here and 1 at shard/0"}},
+			[]string{"connect: shard ", "slots is 2 here and 1 at shard/"}}, // whichever answers first
 		{"no common fabric", nil, nil, func(d *deploy.Deployment) {
 			h, _ := d.Host("c")
 			h.Rails = []deploy.Rail{h.Rails[0]}
