@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// binary is a package whose tests, or some of them, run in the guest.
-type binary struct {
+// testBinary is a package whose tests, or some of them, run in the guest.
+type testBinary struct {
 	name string
 	pkg  string // from the repository's root
 	with string // what goes before the command: NAME=VALUE, or another command
@@ -26,7 +26,8 @@ type binary struct {
 const inNamespaceFar = "nsenter --net=/run/netns/far"
 
 // binaries of TestGuest, in the order in which they run.
-var binaries = []binary{
+var binaries = []testBinary{
+	{"fabric", "verbs/fabric", "RS_TEST_IBV=rxe0,rxe2", "^TestGuest"},
 	{"ibv", "verbs/ibv", "RS_TEST_IBV=rxe0,rxe2", "."},
 	{"inside", "tests/rxe", "", "^TestInside"},
 	{"far", "tests/rxe", inNamespaceFar, "^TestFar"},
@@ -56,7 +57,7 @@ func TestGuest(t *testing.T) {
 
 // runGuest builds the binaries, boots, and returns what they wrote; first comes
 // what the topology wrote.
-func runGuest(t *testing.T, bins []binary) []section {
+func runGuest(t *testing.T, bins []testBinary) []section {
 	t.Helper()
 	dir := cacheDir(t)
 	exclusive(t, dir)
@@ -98,7 +99,7 @@ func liveOutput() io.Writer {
 }
 
 // build compiles the package's tests into dir, with cgo.
-func (b binary) build(t *testing.T, dir string) program {
+func (b testBinary) build(t *testing.T, dir string) program {
 	t.Helper()
 	root, err := filepath.Abs("../..")
 	if err != nil {
