@@ -91,8 +91,11 @@ func (s State) Deployments() ([]Folder, error) {
 		if err != nil || !e.IsDir() {
 			continue
 		}
-		if _, err := os.Stat(f.resolvedPath()); err == nil {
+		switch _, err := os.Stat(f.resolvedPath()); {
+		case err == nil:
 			out = append(out, f)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, stateError(f.Path, err)
 		}
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
@@ -107,7 +110,9 @@ func (s State) Select(name string) (Folder, error) {
 		if err != nil {
 			return f, err
 		}
-		if _, err := os.Stat(f.resolvedPath()); err != nil {
+		if _, err := os.Stat(f.resolvedPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return f, stateError(f.Path, err)
+		} else if err != nil {
 			return f, pipeline.Errorf(pipeline.LayerProcess, "deployment", pipeline.Nowhere,
 				"%s: %w in state folder %s", name, ErrUnknown, s.Root).WithHint("bring it up with rs up RECIPE")
 		}
@@ -246,7 +251,7 @@ func stateError(path string, err error) error {
 	e := pipeline.Errorf(pipeline.LayerProcess, "state folder", pipeline.Nowhere, "%s: %w", path, err)
 	switch {
 	case errors.Is(err, fs.ErrPermission), isReadOnly(err), errors.Is(err, fs.ErrExist), isNotDir(err):
-		return e.WithHint("choose a folder that you can write with --state DIR")
+		return e.WithHint("choose a folder of your own with --state DIR")
 	case isNoSpace(err):
 		return e.WithHint("free space there, or choose another folder with --state DIR")
 	}
