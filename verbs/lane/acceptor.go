@@ -75,16 +75,17 @@ func (a *Acceptor) Add(p *Poller, qp *verbs.QP, mem Memory, peer Peer, cfg Confi
 	if err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	if a.closed {
-		a.mu.Unlock()
-		return nil, &Error{Layer: LayerUsage, Op: "accept", Label: label, Err: ErrClosed}
-	}
-	a.lanes[sl] = struct{}{}
-	a.mu.Unlock()
 	if err := sl.join(); err != nil {
-		a.drop(sl)
 		return nil, sl.errorf(LayerPost, "accept", err)
+	}
+	a.mu.Lock()
+	closed := a.closed
+	if !closed {
+		a.lanes[sl] = struct{}{}
+	}
+	a.mu.Unlock()
+	if closed {
+		return nil, errors.Join(sl.errorf(LayerUsage, "accept", ErrClosed), sl.Close())
 	}
 	return sl, nil
 }

@@ -201,8 +201,9 @@ func (sl *ServerLane) postBulk(cell uint16, code verbs.Opcode, rkey uint32, cut 
 		return nil // somebody else took the room
 	}
 	wrs[len(wrs)-1].Flags = verbs.Signaled
-	k, err := sl.qp.PostSend(wrs, sges)
-	if err != nil {
+	k := len(wrs)
+	sl.sq.reserve(k)
+	if _, err := sl.qp.PostSend(wrs, sges); err != nil {
 		sl.Fail(sl.errorf(LayerPost, op, err))
 		return errDown
 	}

@@ -54,6 +54,11 @@ func (l *Lane) submit(ctx context.Context, s *slot, r *Request, capacity int) er
 	default:
 		copy(payload, r.Payload)
 	}
+	// Waiting comes before the sequence is used: one that is left out would be a
+	// gap to the server.
+	if err := l.makeRoom(ctx); err != nil {
+		return err
+	}
 	now := time.Now()
 	var remaining uint64
 	if d, ok := ctx.Deadline(); ok {
@@ -75,21 +80,29 @@ func (l *Lane) submit(ctx context.Context, s *slot, r *Request, capacity int) er
 	return err
 }
 
-// post queues the two WRITEs of a request.
-func (l *Lane) post(s *slot, n int) error {
+// makeRoom waits until a request can be posted: there is a receive for its
+// answer, and room in the send queue, which is taken.
+func (l *Lane) makeRoom(ctx context.Context) error {
 	if l.notify != Scan {
-		if err := l.drainReceives(); err != nil {
+		if err := l.drainReceives(ctx); err != nil {
 			return err
 		}
 	}
+	if l.takeRoom() {
+		return nil
+	}
+	return l.waitRoom(ctx)
+}
+
+func (l *Lane) takeRoom() bool {
 	l.mu.Lock()
-	for l.sq.free < 2 {
-		l.mu.Unlock()
-		if err := l.waitRoom(); err != nil {
-			return err
-		}
-		l.mu.Lock()
-	}
+	defer l.mu.Unlock()
+	return l.sq.reserve(2)
+}
+
+// post queues the two WRITEs of a request for which room was taken.
+func (l *Lane) post(s *slot, n int) error {
+	l.mu.Lock()
 	if l.destroyed || l.State() != Active {
 		l.mu.Unlock()
 		return l.down("call")
@@ -106,15 +119,14 @@ func (l *Lane) post(s *slot, n int) error {
 	}
 	sges := append(l.sges[:0], s.req.sge, s.commit.sge)
 	sges[0].Length = uint32(n)
-	k, err := l.qp.PostSend(wrs, sges)
+	_, err := l.qp.PostSend(wrs, sges)
 	if err == nil {
-		l.sq.posted(k, signal)
+		l.sq.posted(2, signal)
 	}
 	l.mu.Unlock()
 	if err != nil {
 		// Part of it may be on its way: nothing is known of the slot any more.
-		e := l.errorf(LayerPost, "call", err)
-		l.Fail(e, false)
+		l.Fail(l.errorf(LayerPost, "call", err), false)
 		return l.down("call")
 	}
 	return nil
@@ -130,65 +142,72 @@ func (l *Lane) down(op string) error {
 
 // drainReceives sees to it that there is a receive for the answer of every slot:
 // answers that were seen in memory keep theirs until their completion is polled.
-func (l *Lane) drainReceives() error {
+func (l *Lane) drainReceives(ctx context.Context) error {
 	limit := int32(l.cfg.recvDepth() - l.cfg.Slots)
 	if int32(l.seen.Load()-l.polled.Load()) <= limit {
 		return nil
 	}
 	start := time.Now()
-	for i := 0; int32(l.seen.Load()-l.polled.Load()) > limit; i++ {
-		if l.State() != Active {
-			return l.down("call")
-		}
+	for i := 1; int32(l.seen.Load()-l.polled.Load()) > limit; i++ {
 		if !l.poller.help() {
 			runtime.Gosched()
 		}
-		if i%1024 == 1023 && time.Since(start) > l.cfg.TrackedTimeout {
-			return l.trackedTimeout()
+		if i%64 == 0 {
+			if err := l.stopped(ctx, start); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
+// stopped says why a wait for completions cannot go on.
+func (l *Lane) stopped(ctx context.Context, start time.Time) error {
+	switch {
+	case l.State() != Active:
+		return l.down("call")
+	case ctx.Err() != nil:
+		return l.errorf(LayerWait, "call", ctx.Err())
+	case time.Since(start) > l.cfg.TrackedTimeout:
+		return l.trackedTimeout()
+	}
+	return nil
+}
+
 // waitRoom waits for completions that free entries of the send queue.
-func (l *Lane) waitRoom() error {
+func (l *Lane) waitRoom(ctx context.Context) error {
 	l.count.DrainSubmit.Add(1)
 	watch := stopwatch(l.cfg.Profile)
 	defer lap(&l.count.DrainSubmitNS, watch)
 	start := time.Now()
-	has := func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.sq.free >= 2
-	}
 	l.poller.helpers.Add(1)
-	for i := 0; ; i++ {
-		if has() {
-			return nil
+	for i := 1; !l.takeRoom(); i++ {
+		if err := l.stopped(ctx, start); err != nil {
+			return err
 		}
-		if l.State() != Active {
-			return l.down("call")
+		if !l.poller.help() {
+			if time.Since(start) > l.cfg.Spin {
+				return l.sleepForRoom(ctx, start)
+			}
+			runtime.Gosched()
 		}
-		if l.poller.help() {
-			continue
-		}
-		if i%16 == 15 && time.Since(start) > l.cfg.Spin {
-			break
-		}
-		runtime.Gosched()
 	}
+	return nil
+}
+
+func (l *Lane) sleepForRoom(ctx context.Context, start time.Time) error {
 	l.poller.sleeping(1, l.notify == Scan)
 	defer l.poller.sleeping(-1, l.notify == Scan)
 	timer := time.NewTimer(l.cfg.TrackedTimeout)
 	defer timer.Stop()
-	for !has() {
-		if l.State() != Active {
-			return l.down("call")
+	for !l.takeRoom() {
+		if err := l.stopped(ctx, start); err != nil {
+			return err
 		}
 		select {
 		case <-l.room:
 		case <-timer.C:
-			return l.trackedTimeout()
+		case <-ctx.Done():
 		}
 	}
 	l.signalRoom() // another one may be waiting, too

@@ -195,11 +195,12 @@ func (sl *ServerLane) flushLocked() {
 	if signal {
 		wrs[len(wrs)-1].Flags |= verbs.Signaled
 	}
-	k, err := sl.qp.PostSend(wrs, sges)
+	sl.sq.reserve(len(wrs))
+	_, err := sl.qp.PostSend(wrs, sges)
 	if err != nil {
 		sl.Fail(sl.errorf(LayerPost, "reply", err))
 	} else {
-		sl.sq.posted(k, signal)
+		sl.sq.posted(len(wrs), signal)
 		sl.count.CompleteResponse.Add(uint64(n))
 		sl.count.ResponseBatches.Add(1)
 	}

@@ -590,3 +590,77 @@ func TestLateVisibility(t *testing.T) {
 		})
 	}
 }
+
+// TestGivingUpBeforePosting: a call that waits for room in the send queue honours
+// its context and leaves neither its slot nor a gap behind.
+func TestGivingUpBeforePosting(t *testing.T) {
+	f := verbstest.NewFault(verbstest.NewLoop(verbstest.LoopOptions{}))
+	r := newRig(t, rigOptions{driver: f, workers: 1}, echo)
+	l := r.lanes[0]
+	f.DropCompletions(func(wc verbs.WC) bool { return wc.Op == verbs.WCWrite && wc.QPN == l.local.QPN })
+	var err error
+	for i := 0; err == nil && i < 100; i++ {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		_, err = r.pool.Call(ctx, Request{}, nil)
+		cancel()
+	}
+	wantLayer(t, err, LayerWait, context.DeadlineExceeded)
+	if c := r.pool.Counters(); c.DrainSubmit.Load() != 1 || c.Quarantined.Load() != 0 || l.State() != Active {
+		t.Fatalf("counters %v, lane %v", c.Fields(), l.State())
+	}
+	f.Clear()
+	l.mu.Lock()
+	for l.sq.count > 0 {
+		l.sq.completed() // what was lost
+	}
+	l.mu.Unlock()
+	got, err := r.pool.Call(context.Background(), Request{}, nil)
+	if err != nil || got.Status != StatusOK {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// TestCallbacksPanic: a payload or view function that panics costs nothing.
+func TestCallbacksPanic(t *testing.T) {
+	r := newRig(t, rigOptions{workers: 1}, echo)
+	caught := func(f func()) (v any) {
+		defer func() { v = recover() }()
+		f()
+		return nil
+	}
+	for range 3 {
+		if v := caught(func() {
+			_, _ = r.pool.Call(context.Background(), Request{Fill: func([]byte) int { panic("fill") }}, nil)
+		}); v != "fill" {
+			t.Fatalf("recovered %v", v)
+		}
+		tk, err := r.pool.Start(context.Background(), Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := caught(func() {
+			_, _ = tk.View(context.Background(), func(Response, []byte) error { panic("view") })
+		}); v != "view" {
+			t.Fatalf("recovered %v", v)
+		}
+	}
+	if got, err := r.pool.Call(context.Background(), Request{}, nil); err != nil || got.Status != StatusOK {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// TestAddToClosedAcceptor: nothing is left behind.
+func TestAddToClosedAcceptor(t *testing.T) {
+	r := newRig(t, rigOptions{spare: 1 << 18}, echo)
+	c, s := r.qps(r.cfg, r.cfg, verbs.PathOpts{})
+	defer c.Close()
+	defer s.Close()
+	if err := r.acceptor.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.acceptor.Add(r.server.poller, s, r.server.take(r.cfg.ServerBytes(), 9), r.served[0].peer, r.cfg, Label{})
+	wantLayer(t, err, LayerUsage, ErrClosed)
+	if n := len(r.acceptor.Lanes()); n != 0 {
+		t.Fatalf("%d lanes", n)
+	}
+}

@@ -131,12 +131,12 @@ func (l *Lane) join() error {
 	for i := range l.slots {
 		verbs.StoreWord(l.slots[i].word, 0)
 	}
-	l.id, l.idGen = l.poller.attach(l, false, l.notify == Scan)
+	l.poller.attach(l, &l.conn, false)
 	l.mu.Lock()
 	err := l.fillReceives(l.cfg.recvDepth())
 	l.mu.Unlock()
 	if err != nil {
-		l.poller.detach(l.id, false, l.notify == Scan)
+		l.poller.detach(l, &l.conn, false)
 	}
 	return err
 }
@@ -235,7 +235,7 @@ func (l *Lane) quiet() error {
 	l.wakeAll()
 	err := l.closeQP()
 	l.inside.shut()
-	l.poller.detach(l.id, false, l.notify == Scan)
+	l.poller.detach(l, &l.conn, false)
 	for i := range l.slots {
 		l.endQuarantine(&l.slots[i])
 	}

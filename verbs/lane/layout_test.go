@@ -83,6 +83,9 @@ func TestSendQueue(t *testing.T) {
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
 			if n := rapid.IntRange(1, 4).Draw(t, "n"); n <= q.free && rapid.Bool().Draw(t, "post") {
 				signal := q.wants(n) || rapid.IntRange(0, 3).Draw(t, "extra") == 0
+				if !q.reserve(n) {
+					t.Fatalf("%d entries were refused, %d are free", n, q.free)
+				}
 				q.posted(n, signal)
 				for i := range n {
 					model = append(model, entry{signal && i == n-1})

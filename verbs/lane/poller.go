@@ -13,8 +13,8 @@ import (
 
 // PollerConfig of a poller. Zero values get the defaults said beside them.
 type PollerConfig struct {
-	// Spin is how long a poller that serves goes on polling after its last work
-	// before it sleeps: 30 µs; negative: not at all.
+	// Spin is how long a poller that serves lanes of Notify Adaptive or Scan goes on
+	// polling after its last work before it sleeps: 30 µs; negative: not at all.
 	Spin time.Duration
 	// ScanSleep is the longest pause between two scans of lanes with Notify Scan:
 	// 500 µs. It is what an idle scanning server costs, and what the first request
@@ -46,6 +46,7 @@ type Poller struct {
 	ready   exchangeQueue
 
 	servers  atomic.Int32  // attached lanes that must hear of requests at any time
+	spinning atomic.Int32  // those of them that are to be polled for a while after work
 	sleepers atomic.Int32  // goroutines that sleep until a completion
 	scanning atomic.Int32  // attached servers and sleeping waiters of scanned lanes
 	helpers  atomic.Uint64 // grows with each goroutine that starts to help
@@ -122,44 +123,37 @@ func (p *Poller) Close() {
 	p.kickMu.Unlock()
 }
 
-// attach gives a lane its number and the number's generation.
-func (p *Poller) attach(t target, serves, scans bool) (id, gen uint32) {
+// attach gives a lane its number and the number's generation. From now on its
+// completions reach it.
+func (p *Poller) attach(t target, c *conn, serves bool) {
 	p.mu.Lock()
 	if n := len(p.free); n > 0 {
-		id = p.free[n-1]
+		c.id = p.free[n-1]
 		p.free = p.free[:n-1]
 	} else {
-		id = uint32(len(p.targets))
+		c.id = uint32(len(p.targets))
 		p.targets = append(p.targets, targetEntry{})
 	}
-	e := &p.targets[id]
+	e := &p.targets[c.id]
 	e.gen = (e.gen + 1) % wridGens
 	e.t = t
-	gen = e.gen
-	if scans {
+	c.idGen = e.gen
+	if c.notify == Scan {
 		p.scans = append(p.scans, t)
 	}
-	failed := p.failed
-	if failed != nil {
-		t.broken(failed)
+	if p.failed != nil {
+		t.broken(p.failed)
 	}
 	p.mu.Unlock()
-	if serves {
-		p.servers.Add(1)
-		if scans {
-			p.scanning.Add(1)
-		}
-	}
+	p.expect(c, serves, 1)
 	p.kick()
-	return id, gen
 }
 
 // detach returns when no call to the lane is under way or can come.
-func (p *Poller) detach(id uint32, serves, scans bool) {
+func (p *Poller) detach(t target, c *conn, serves bool) {
 	p.mu.Lock()
-	t := p.targets[id].t
-	p.targets[id].t = nil
-	p.free = append(p.free, id)
+	p.targets[c.id].t = nil
+	p.free = append(p.free, c.id)
 	for i, s := range p.scans {
 		if s == t {
 			p.scans = append(p.scans[:i], p.scans[i+1:]...)
@@ -167,11 +161,20 @@ func (p *Poller) detach(id uint32, serves, scans bool) {
 		}
 	}
 	p.mu.Unlock()
-	if serves {
-		p.servers.Add(-1)
-		if scans {
-			p.scanning.Add(-1)
-		}
+	p.expect(c, serves, -1)
+}
+
+// expect counts what lanes need of the goroutine.
+func (p *Poller) expect(c *conn, serves bool, d int32) {
+	if !serves {
+		return
+	}
+	p.servers.Add(d)
+	switch c.notify {
+	case Scan:
+		p.scanning.Add(d)
+	case Adaptive:
+		p.spinning.Add(d)
 	}
 }
 
@@ -299,7 +302,7 @@ func (p *Poller) run() {
 			continue
 		}
 		serving, scanning := p.servers.Load() > 0, p.scanning.Load() > 0
-		if (serving || scanning) && now.Sub(last) < p.cfg.Spin {
+		if (scanning || p.spinning.Load() > 0) && now.Sub(last) < p.cfg.Spin {
 			runtime.Gosched()
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,7 +13,7 @@ import (
 // slots: to the least loaded usable lane, or to callers in the order they came
 // when all slots are taken.
 type Pool struct {
-	count *Counters
+	count atomic.Pointer[Counters] // the first lane's; nil before
 
 	mu     sync.Mutex
 	lanes  []*Lane
@@ -36,11 +37,8 @@ type grant struct {
 
 // NewPool makes a pool of lanes and takes them over. A lane is in one pool.
 func NewPool(lanes ...*Lane) *Pool {
-	p := &Pool{count: new(Counters)}
-	for i, l := range lanes {
-		if i == 0 {
-			p.count = l.count
-		}
+	p := &Pool{}
+	for _, l := range lanes {
 		p.Add(l)
 	}
 	return p
@@ -50,6 +48,7 @@ func NewPool(lanes ...*Lane) *Pool {
 func (p *Pool) Add(l *Lane) {
 	l.pool.Store(p)
 	p.mu.Lock()
+	p.count.CompareAndSwap(nil, l.count)
 	p.lanes = append(p.lanes, l)
 	p.fill(l)
 	p.mu.Unlock()
@@ -77,7 +76,12 @@ func (p *Pool) Lanes() []*Lane {
 }
 
 // Counters are those of the first lane, which the lanes usually share.
-func (p *Pool) Counters() *Counters { return p.count }
+func (p *Pool) Counters() *Counters {
+	if c := p.count.Load(); c != nil {
+		return c
+	}
+	return new(Counters)
+}
 
 // fill makes every slot of a lane idle; p.mu is held.
 func (p *Pool) fill(l *Lane) {
@@ -139,7 +143,7 @@ func (p *Pool) acquire(ctx context.Context, rail string) (*Lane, *slot, error) {
 	for {
 		l, s, err := p.slot(ctx, rail)
 		if err != nil {
-			p.count.AcquireQPFailures.Add(1)
+			p.Counters().AcquireQPFailures.Add(1)
 			return nil, nil, err
 		}
 		if l.inside.enter() {
@@ -165,7 +169,7 @@ func (p *Pool) slot(ctx context.Context, rail string) (*Lane, *slot, error) {
 		p.mu.Unlock()
 		return nil, nil, err
 	}
-	p.count.AcquireQueued.Add(1)
+	p.Counters().AcquireQueued.Add(1)
 	w := p.newWaiter(rail)
 	w.el = p.queue.PushBack(w)
 	p.mu.Unlock()

@@ -160,7 +160,6 @@ func newRig(tb testing.TB, o rigOptions, h Handler) *rig {
 		r.lanes, r.served = append(r.lanes, l), append(r.served, sl)
 		r.pool.Add(l)
 	}
-	r.pool.count = ccfg.Counters
 	return r
 }
 

@@ -9,7 +9,7 @@ package lane
 // signaled request is under way and its completion makes room: no deadlock.
 type sendQueue struct {
 	depth int
-	free  int
+	free  int     // entries that are neither posted nor reserved
 	since int     // entries since the last signaled one
 	ring  []int32 // entries that each signaled request under way frees, oldest first
 	head  int
@@ -23,9 +23,18 @@ func newSendQueue(depth int) sendQueue {
 // wants reports whether the last of n more entries must be signaled.
 func (q *sendQueue) wants(n int) bool { return 4*(q.since+n) >= q.depth }
 
-// posted takes n entries, the last of them signaled or not.
-func (q *sendQueue) posted(n int, signaled bool) {
+// reserve takes n entries for a post to come; false: there are not so many.
+func (q *sendQueue) reserve(n int) bool {
+	if q.free < n {
+		return false
+	}
 	q.free -= n
+	return true
+}
+
+// posted tells that n reserved entries were posted, the last of them signaled or
+// not.
+func (q *sendQueue) posted(n int, signaled bool) {
 	q.since += n
 	if signaled {
 		q.ring[(q.head+q.count)%len(q.ring)] = int32(q.since)

@@ -95,13 +95,16 @@ func newServerLane(a *Acceptor, p *Poller, qp *verbs.QP, mem Memory, peer Peer, 
 
 // join enters the poller and posts the receives.
 func (sl *ServerLane) join() error {
-	sl.id, sl.idGen = sl.poller.attach(sl, true, sl.notify == Scan)
+	sl.poller.attach(sl, &sl.conn, true)
 	sl.mu.Lock()
 	err := sl.fillReceives(sl.cfg.recvDepth())
 	sl.mu.Unlock()
 	if err != nil {
-		sl.poller.detach(sl.id, true, sl.notify == Scan)
+		// A request may have come already.
+		sl.cause.CompareAndSwap(nil, sl.errorf(LayerPost, "accept", err))
 		sl.cancel()
+		sl.inside.shut()
+		sl.poller.detach(sl, &sl.conn, true)
 	}
 	return err
 }
@@ -144,7 +147,7 @@ func (sl *ServerLane) Close() error {
 		sl.closeErr = sl.closeQP()
 		sl.wakeCells()
 		sl.inside.shut()
-		sl.poller.detach(sl.id, true, sl.notify == Scan)
+		sl.poller.detach(sl, &sl.conn, true)
 		sl.acc.drop(sl)
 	})
 	return sl.closeErr

@@ -28,9 +28,8 @@ func (p *Pool) Call(ctx context.Context, r Request, resp []byte) (Response, erro
 	if err != nil {
 		return Response{}, err
 	}
-	out, err := l.finish(ctx, s, resp, nil)
-	l.inside.leave()
-	return out, err
+	defer l.inside.leave()
+	return l.finish(ctx, s, resp, nil)
 }
 
 // Start sends a request. The answer has room for r.MaxResponse bytes.
@@ -80,7 +79,7 @@ func (t Ticket) wait(ctx context.Context, resp []byte, use func(Response, []byte
 
 // start gets a slot and posts the request; the caller is inside the lane's gate
 // on success.
-func (p *Pool) start(ctx context.Context, r *Request, room int) (*Lane, *slot, error) {
+func (p *Pool) start(ctx context.Context, r *Request, room int) (_ *Lane, _ *slot, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, &Error{Layer: LayerWait, Op: "call", Label: p.anyLabel(r.Rail), Err: err}
 	}
@@ -88,23 +87,26 @@ func (p *Pool) start(ctx context.Context, r *Request, room int) (*Lane, *slot, e
 	if err != nil {
 		return nil, nil, err
 	}
+	started := false
+	defer func() { // also when r.Fill panics
+		if !started {
+			p.release(l, s)
+			l.inside.leave()
+		}
+	}()
 	s.epoch = l.epoch.Load()
 	switch most := l.cfg.ResponseBytes; {
 	case r.MaxResponse > most:
-		err = l.errorf(LayerUsage, "call", fmt.Errorf("%w: room for an answer of %d bytes, slots have %d", ErrTooLarge, r.MaxResponse, most))
+		return nil, nil, l.errorf(LayerUsage, "call", fmt.Errorf("%w: room for an answer of %d bytes, slots have %d", ErrTooLarge, r.MaxResponse, most))
 	case r.MaxResponse > 0:
 		room = r.MaxResponse
 	case room < 0 || room > most:
 		room = most
 	}
-	if err == nil {
-		err = l.submit(ctx, s, r, room)
-	}
-	if err != nil {
-		p.release(l, s)
-		l.inside.leave()
+	if err := l.submit(ctx, s, r, room); err != nil {
 		return nil, nil, err
 	}
+	started = true
 	l.count.pending(1)
 	return l, s, nil
 }
@@ -118,6 +120,7 @@ func (l *Lane) finish(ctx context.Context, s *slot, resp []byte, use func(Respon
 	if err != nil {
 		return Response{}, l.giveUp(ctx, s, err)
 	}
+	defer l.revoke(s) // also when use panics
 	h := head(s.resp.b[:headBytes])
 	out := Response{Status: Status(h.status()), N: int(h.bytes())}
 	body := s.resp.b[headBytes : headBytes+out.N]
@@ -128,10 +131,13 @@ func (l *Lane) finish(ctx context.Context, s *slot, resp []byte, use func(Respon
 		err = l.errorf(LayerUsage, "wait", fmt.Errorf("%w: an answer of %d bytes, the buffer has %d", ErrTooLarge, len(body), len(resp)))
 	}
 	lap(&l.count.CopyResponseNS, watch)
-	watch = stopwatch(l.cfg.Profile)
+	return out, err
+}
+
+func (l *Lane) revoke(s *slot) {
+	watch := stopwatch(l.cfg.Profile)
 	l.pool.Load().release(l, s)
 	lap(&l.count.RevokeResourceNS, watch)
-	return out, err
 }
 
 // giveUp decides what becomes of a slot without an answer.
