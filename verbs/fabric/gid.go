@@ -91,6 +91,9 @@ func Choose(table []verbs.GIDEntry, sel deploy.GIDSelector, port Port) (Choice, 
 	return c, nil
 }
 
+// asksIndex begins the reason of every entry but the one whose index was asked for.
+const asksIndex = "the recipe asks for index "
+
 // exclude says why an entry cannot be taken at all, or "".
 func exclude(e verbs.GIDEntry, sel deploy.GIDSelector, port Port, st standings) string {
 	if e.GID.IsZero() {
@@ -103,7 +106,7 @@ func exclude(e verbs.GIDEntry, sel deploy.GIDSelector, port Port, st standings) 
 	switch sel.Select {
 	case SelectIndex:
 		if e.Index != sel.Index {
-			return fmt.Sprintf("the recipe asks for index %d", sel.Index)
+			return asksIndex + fmt.Sprint(sel.Index)
 		}
 		byHand = true
 	case SelectAddress:
@@ -241,7 +244,11 @@ func listing(vs []Verdict, link verbs.LinkLayer) string {
 			p = append(p, fmt.Sprintf("and %d more", len(vs)-most))
 			break
 		}
-		p = append(p, fmt.Sprintf("index %d is %s %v (%s)", v.Entry.Index, typeText(v.Entry.Type, link), v.Entry.GID.Addr(), v.Reason))
+		text := fmt.Sprintf("index %d is %s %v", v.Entry.Index, typeText(v.Entry.Type, link), v.Entry.GID.Addr())
+		if !strings.HasPrefix(v.Reason, asksIndex) {
+			text += " (" + v.Reason + ")"
+		}
+		p = append(p, text)
 	}
 	return strings.Join(p, "; ")
 }
