@@ -128,6 +128,8 @@ func TestFailure(t *testing.T) {
 		{pipeline.Errorf(pipeline.LayerDevice, "read", pipeline.AtShard(1).On("b"), "%w", verbs.WCRetryExceeded), "read: shard 1 rail b: transport retry counter exceeded (RETRY_EXC(12))"},
 		{pipeline.Errorf(pipeline.LayerControl, "listen", pipeline.Nowhere, "127.0.0.1:1: %w", syscall.EADDRINUSE), "listen: 127.0.0.1:1: address already in use (EADDRINUSE(98))"},
 		{fmt.Errorf("around: %w", pipeline.Errorf(pipeline.LayerControl, "listen", pipeline.AtShard(0), "no")), "listen: shard 0: around: no"},
+		{pipeline.Errorf(pipeline.LayerDevice, "put", pipeline.AtShard(1), "%w", pipeline.Errorf(pipeline.LayerDevice, "call", pipeline.AtShard(1).On("a"), "stripe 3: %w",
+			pipeline.Errorf(pipeline.LayerDevice, "call", pipeline.AtShard(1).On("a"), "qp gone"))), "put: shard 1: call: shard 1 rail a: stripe 3: qp gone"},
 		{notReady{pipeline.Errorf(pipeline.LayerControl, "listen", pipeline.AtShard(0), "no")}, "listen: shard 0: no"},
 		{&verbs.Error{Op: "create_qp", Device: "soft:127.0.0.1", Kind: verbs.ErrNoMemory, Err: syscall.ENOMEM}, "create_qp soft:127.0.0.1: out of memory or over a limit: cannot allocate memory (ENOMEM(12))"},
 	} {

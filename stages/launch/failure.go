@@ -49,6 +49,7 @@ func FailureOf(err error) Failure {
 		if pe.Err != nil {
 			f.Message = OneLine(strings.Replace(err.Error(), pe.Error(), pe.Err.Error(), 1))
 		}
+		f.Message = placeOnce(f.Message, pe.Err)
 	}
 	if f.Hint == "" {
 		var h interface{ Hint() string }
@@ -84,6 +85,30 @@ type toldError struct{ f Failure }
 
 func (e *toldError) Error() string {
 	return withCode(withCode(e.f.Message, e.f.WCStatus), e.f.Errno)
+}
+
+// placeOnce leaves out what and where of errors inside err when the text had the
+// same before: a stage that wraps another's error of the same place repeats it.
+func placeOnce(text string, err error) string {
+	switch e := err.(type) {
+	case *pipeline.Error:
+		head := e.Op + ": "
+		if w := e.Where.String(); w != "" {
+			head += w + ": "
+		}
+		if i := strings.Index(text, head); i >= 0 {
+			i += len(head)
+			text = text[:i] + strings.ReplaceAll(text[i:], head, "")
+		}
+		return placeOnce(text, e.Err)
+	case interface{ Unwrap() []error }:
+		for _, c := range e.Unwrap() {
+			text = placeOnce(text, c)
+		}
+	case interface{ Unwrap() error }:
+		return placeOnce(text, e.Unwrap())
+	}
+	return text
 }
 
 // String is the one line that people see: what, where, why, with the names and
