@@ -558,6 +558,28 @@ func TestPutCancelled(t *testing.T) {
 	x.idle()
 }
 
+// TestPutMemoryThatStaysDirty: memory that a shard may still read is never used for
+// another object.
+func TestPutMemoryThatStaysDirty(t *testing.T) {
+	x := newWorld(t, nil)
+	x.net.noQuiet = errors.New("the QP does not go")
+	x.script(func(o wireOp) *fault {
+		if o.op == "store" && o.at.Rail == "a" {
+			return &fault{err: errWire, late: true}
+		}
+		return nil
+	})
+	if _, err := x.put(testKey, randomBytes(1, 4*Align), PutOptions{}); !errors.Is(err, ErrNotQuiet) || !strings.Contains(err.Error(), "does not go") {
+		t.Fatalf("%v", err)
+	}
+	if st := x.slab.Stats(); st.Condemned == 0 || st.Condemned > 4*Align || st.Used != st.Condemned || st.Extents != 0 {
+		t.Errorf("%+v", st)
+	}
+	if n := x.stripeFiles(); n != 0 {
+		t.Errorf("%d files", n)
+	}
+}
+
 func TestPutBoundsItsMemory(t *testing.T) {
 	x := newWorld(t, func(c *Config) {
 		c.Slab = NewSlab(make([]byte, 3*Align))

@@ -513,12 +513,60 @@ func TestSessionCancel(t *testing.T) {
 	}
 }
 
+// TestSessionLateWrite: a shard that writes a stripe after the reader has given up
+// finds no way into its memory any more.
+func TestSessionLateWrite(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	x := newSite(t, nil)
+	defer x.close()
+	s := x.open(nil)
+	defer x.shut(s)
+	data := randomBytes(1, 8*Align)
+	putBytes(t, s.Worker, testKey, data)
+	reading := make(chan struct{}, 16)
+	goOn := make(chan struct{})
+	for _, sh := range x.shards {
+		sh.step = func(step string) error {
+			if step == "read" {
+				reading <- struct{}{}
+				<-goOn
+			}
+			return nil
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-reading
+		cancel()
+	}()
+	if _, _, err := s.Read(ctx, testKey, ReadOptions{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v", err)
+	}
+	// The memory is free again. Take all of it, as the next reader would.
+	all, err := s.cfg.Slab.Acquire(context.Background(), int(s.cfg.Slab.cap))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := bytes.Repeat([]byte{0x5C}, all.Len())
+	copy(all.Bytes(), mark)
+	close(goOn)
+	for _, sh := range x.shards {
+		waitFor(t, func() bool { return sh.slab.Stats().Extents == 0 }) // it has written, or tried to
+	}
+	if !bytes.Equal(all.Bytes(), mark) {
+		t.Error("a late write hit memory that is in use again")
+	}
+	all.Release()
+}
+
 func TestSessionRefusesSmallSlots(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	x := newSite(t, func(d *deploy.Deployment) { d.Lanes.RequestBytes, d.Lanes.ResponseBytes = 512, 512 })
-	defer x.close()
-	_, err := OpenSession(context.Background(), SessionConfig{Deployment: x.dep, Host: "c", Drivers: x.drivers, Control: x.server.Addr(), Identity: x.identity(), Limits: DefaultLimits()})
-	if err == nil || !strings.Contains(err.Error(), "lanes.requestBytes") {
-		t.Errorf("%v", err)
+	for _, c := range [][2]int64{{512, 4096}, {4096, 512}} {
+		x := newSite(t, func(d *deploy.Deployment) { d.Lanes.RequestBytes, d.Lanes.ResponseBytes = c[0], c[1] })
+		_, err := OpenSession(context.Background(), SessionConfig{Deployment: x.dep, Host: "c", Drivers: x.drivers, Control: x.server.Addr(), Identity: x.identity(), Limits: DefaultLimits()})
+		if err == nil || !strings.Contains(err.Error(), "lanes.requestBytes") {
+			t.Errorf("%v: %v", c, err)
+		}
+		x.close()
 	}
 }
