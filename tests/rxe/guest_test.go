@@ -37,7 +37,7 @@ var binaries = []testBinary{
 // forwards the results.
 func TestGuest(t *testing.T) {
 	need(t)
-	sections := runGuest(t, binaries)
+	sections, dir := runGuest(t, binaries)
 	for _, s := range sections[1:] {
 		t.Run(s.name, func(t *testing.T) {
 			o, err := outcomes(s.output)
@@ -53,11 +53,14 @@ func TestGuest(t *testing.T) {
 			}
 		})
 	}
+	if only := os.Getenv("RS_RXE_ONLY"); only == "" || only == "far" {
+		t.Run("captures", func(t *testing.T) { checkCaptures(t, dir) })
+	}
 }
 
-// runGuest builds the binaries, boots, and returns what they wrote; first comes
-// what the topology wrote.
-func runGuest(t *testing.T, bins []testBinary) []section {
+// runGuest builds the binaries, boots, and returns what they wrote, and the job's
+// folder; first comes what the topology wrote.
+func runGuest(t *testing.T, bins []testBinary) ([]section, string) {
 	t.Helper()
 	dir := cacheDir(t)
 	exclusive(t, dir)
@@ -87,7 +90,7 @@ func runGuest(t *testing.T, bins []testBinary) []section {
 	if len(sections) != 1+len(j.programs) {
 		t.Errorf("%d of %d programs ran", len(sections)-1, len(j.programs))
 	}
-	return sections
+	return sections, j.dir
 }
 
 // liveOutput is where the job's lines go as they come, under RS_RXE_LIVE=1.
