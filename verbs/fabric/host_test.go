@@ -133,6 +133,31 @@ func TestCopiedWithoutLinks(t *testing.T) {
 	}
 }
 
+// Links in a circle, out of the tree and to nothing are devices without content.
+func TestCircle(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "class/infiniband"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, to := range map[string]string{"a": "b", "b": "a", "c": "../../../..", "d": "/proc", "e": "nothing"} {
+		if err := os.Symlink(to, filepath.Join(dir, "class/infiniband", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := Read(Options{Root: dir})
+	if err != nil || len(h.Devices) != 5 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	for _, d := range h.Devices {
+		if len(d.Ports) != 0 || d.PCI != "" || len(d.Notes) != 1 {
+			t.Errorf("%+v", d)
+		}
+	}
+	if f := h.Findings(); len(f) != 5 {
+		t.Errorf("%+v", f)
+	}
+}
+
 type noMap struct{ dev map[string]string }
 
 func (noMap) charDevices(string) []string { return nil }

@@ -153,7 +153,7 @@ func (w *writer) gid(f []string) error {
 	case f[2] == "!":
 		return errors.Join(w.broken(types), w.broken(ndevs))
 	case !ok:
-		return fmt.Errorf("type %s: want v1, v2, ib or !", f[2])
+		return fmt.Errorf("type %s is none of v1, v2, ib and !, which cannot be read", f[2])
 	}
 	if err := w.file(types, content); err != nil {
 		return err
