@@ -63,7 +63,9 @@ type load struct {
 // split gives each load, in order, to the rail that reaches its shard and whose
 // (bytes so far + bytes of the load) / weight is smallest. The fractions are
 // compared exactly, by cross multiplication in 128 bits. Of equals the heavier
-// rail takes it, of equally heavy ones the first in the list.
+// rail takes it; of equally heavy ones the one that has the fewest bytes of that
+// shard, so that shards whose stripes take turns do not each end up on one rail;
+// then the first in the list.
 func split(loads []load, rails []PlanRail) ([]int, error) {
 	for i := range rails {
 		if rails[i].Weight < 1 {
@@ -71,6 +73,7 @@ func split(loads []load, rails []PlanRail) ([]int, error) {
 		}
 	}
 	sums := make([]uint64, len(rails))
+	of := map[[2]int]uint64{} // bytes of a shard on a rail
 	out := make([]int, len(loads))
 	for i, l := range loads {
 		best := -1
@@ -83,7 +86,10 @@ func split(loads []load, rails []PlanRail) ([]int, error) {
 				continue
 			}
 			c := cmpFrac(sums[r]+l.bytes, rails[r].Weight, sums[best]+l.bytes, rails[best].Weight)
-			if c < 0 || c == 0 && rails[r].Weight > rails[best].Weight {
+			if c == 0 {
+				c = rails[best].Weight - rails[r].Weight
+			}
+			if c < 0 || c == 0 && of[[2]int{l.shard, r}] < of[[2]int{l.shard, best}] {
 				best = r
 			}
 		}
@@ -91,6 +97,7 @@ func split(loads []load, rails []PlanRail) ([]int, error) {
 			return nil, fmt.Errorf("%w: none of the rails %s reaches shard %d", ErrNoRails, railNames(rails), l.shard)
 		}
 		sums[best] += l.bytes
+		of[[2]int{l.shard, best}] += l.bytes
 		out[i] = best
 	}
 	return out, nil

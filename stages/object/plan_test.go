@@ -18,6 +18,15 @@ func oracleSplit(loads []load, rails []PlanRail) []int {
 		sums[i] = new(big.Int)
 	}
 	var out []int
+	// sent counts what a rail got of a shard, by going through all again.
+	sent := func(rail, shard int) (n uint64) {
+		for i, r := range out {
+			if r == rail && loads[i].shard == shard {
+				n += loads[i].bytes
+			}
+		}
+		return n
+	}
 	for _, l := range loads {
 		type choice struct {
 			rail int
@@ -40,13 +49,39 @@ func oracleSplit(loads []load, rails []PlanRail) []int {
 			if c := cs[i].cost.Cmp(cs[j].cost); c != 0 {
 				return c < 0
 			}
-			return rails[cs[i].rail].Weight > rails[cs[j].rail].Weight
+			if a, b := rails[cs[i].rail].Weight, rails[cs[j].rail].Weight; a != b {
+				return a > b
+			}
+			return sent(cs[i].rail, l.shard) < sent(cs[j].rail, l.shard)
 		})
 		r := cs[0].rail
 		sums[r].Add(sums[r], new(big.Int).SetUint64(l.bytes))
 		out = append(out, r)
 	}
 	return out
+}
+
+// Two shards whose stripes take turns must each send over both rails.
+func TestSplitSpreadsEveryShard(t *testing.T) {
+	var loads []load
+	for i := range 16 {
+		loads = append(loads, load{100, i % 2})
+	}
+	got, err := split(loads, []PlanRail{{Name: "a", Weight: 1, Shards: []int{0, 1}}, {Name: "b", Weight: 1, Shards: []int{0, 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := map[[2]int]int{}
+	for i, r := range got {
+		n[[2]int{loads[i].shard, r}]++
+	}
+	for s := range 2 {
+		for r := range 2 {
+			if n[[2]int{s, r}] != 4 {
+				t.Errorf("rail %d carries %d stripes of shard %d, want 4 of 8: %v", r, n[[2]int{s, r}], s, got)
+			}
+		}
+	}
 }
 
 func randomRails(r *rand.Rand, shards int) []PlanRail {
