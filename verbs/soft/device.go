@@ -46,8 +46,9 @@ type device struct {
 	poll pollers
 	spin int64 // how long the device's goroutine polls after traffic
 
-	timerMu  sync.Mutex
-	nextScan atomic.Int64 // when the timers of the QPs are to be looked at; written under timerMu
+	timerMu   sync.Mutex
+	nextScan  atomic.Int64 // when the timers of the QPs are to be looked at; written under timerMu
+	lentUntil int64        // when the device's goroutine looks after the timers again; guarded by timerMu
 
 	closing atomic.Bool
 	done    chan struct{}

@@ -26,7 +26,7 @@ const (
 	denseRun   = 32
 	densePause = int64(50 * time.Microsecond)
 	goneAfter  = int64(100 * time.Microsecond)
-	lease      = time.Millisecond
+	lease      = int64(time.Millisecond)
 
 	// maxLate is how long a full socket may put timers off.
 	maxLate = int64(5 * time.Millisecond)
@@ -136,7 +136,9 @@ func (d *device) run() {
 			// other way round, so one of the two sees the other.
 			d.poll.away.Store(true)
 			if d.poll.there(now) {
-				d.sleep(false, lease)
+				d.lend(now + lease)
+				d.sleep(false)
+				d.lend(0)
 			}
 			d.poll.away.Store(false)
 			continue
@@ -155,12 +157,12 @@ func (d *device) run() {
 			giveWay()
 			continue
 		}
-		d.sleep(true, -1)
+		d.sleep(true)
 	}
 }
 
-func (d *device) sleep(socket bool, timeout time.Duration) {
-	if r := d.waiter.Wait(socket, timeout); r.Extra {
+func (d *device) sleep(socket bool) {
+	if r := d.waiter.Wait(socket); r.Extra {
 		d.port.changed(d)
 	}
 }
@@ -296,9 +298,28 @@ func (d *device) scanAt(t, now int64) {
 	d.timerMu.Lock()
 	if t < d.nextScan.Load() {
 		d.nextScan.Store(t)
-		d.waiter.SetTimer(time.Duration(t - now))
+		d.setTimerLocked(now)
 	}
 	d.timerMu.Unlock()
+}
+
+// lend leaves the timers of the QPs to pollers until then; 0 takes them back.
+func (d *device) lend(until int64) {
+	d.timerMu.Lock()
+	d.lentUntil = until
+	d.setTimerLocked(d.now())
+	d.timerMu.Unlock()
+}
+
+// setTimerLocked sets what wakes the device's goroutine.
+func (d *device) setTimerLocked(now int64) {
+	t := d.nextScan.Load()
+	if d.lentUntil != 0 {
+		t = d.lentUntil
+	}
+	if t != math.MaxInt64 {
+		d.waiter.SetTimer(time.Duration(t - now))
+	}
 }
 
 // scanDue reports whether the timers are to be looked at after n datagrams were

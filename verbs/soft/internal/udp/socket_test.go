@@ -60,7 +60,8 @@ func receiveN(t testing.TB, s *Socket, r *Receiver, n int, each func(b []byte, g
 			if time.Now().After(deadline) {
 				t.Fatalf("%d packets missing; %+v", n, s.Stats())
 			}
-			w.Wait(true, 100*time.Millisecond)
+			w.SetTimer(100 * time.Millisecond)
+			w.Wait(true)
 		}
 		datagrams += len(grams)
 		for i := range grams {
@@ -307,40 +308,81 @@ func TestWaiter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = w.Close() }()
-	if r := w.Wait(true, 0); r != (Ready{}) {
-		t.Errorf("nothing happened and Wait says %+v", r)
-	}
-	w.Kick()
-	w.Kick()
-	if r := w.Wait(true, time.Second); !r.Kick || r.Timer || r.Socket {
-		t.Errorf("after a kick: %+v", r)
-	}
-	if r := w.Wait(true, 0); r != (Ready{}) {
-		t.Errorf("a kick counts once: %+v", r)
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	within := func(d time.Duration, socket bool) Ready {
+		w.SetTimer(d)
+		return w.Wait(socket)
 	}
 	start := time.Now()
 	w.SetTimer(time.Hour)
-	w.SetTimer(3 * time.Millisecond)
-	if r := w.Wait(true, 5*time.Second); !r.Timer || r.Kick || time.Since(start) < 3*time.Millisecond {
+	if r := within(3*time.Millisecond, true); r != (Ready{Timer: true}) || time.Since(start) < 3*time.Millisecond {
 		t.Errorf("after %v: %+v", time.Since(start), r)
+	}
+	w.Kick()
+	w.Kick()
+	if r := within(time.Hour, true); r != (Ready{Kick: true}) {
+		t.Errorf("after a kick: %+v", r)
+	}
+	if r := within(time.Millisecond, true); r != (Ready{Timer: true}) {
+		t.Errorf("a kick counts once: %+v", r)
 	}
 	batch := NewBatch(1)
 	batch.Add(a.NewDest(b.Addr(), DestOptions{}), make([]byte, 12), nil, 0, 0)
 	if err := a.Send(batch, &testSeal{}); err != nil {
 		t.Fatal(err)
 	}
-	if r := w.Wait(false, 2*time.Millisecond); r != (Ready{}) {
+	if r := within(2*time.Millisecond, false); r != (Ready{Timer: true}) {
 		t.Errorf("not looking at the socket: %+v", r)
 	}
-	if r := w.Wait(true, time.Second); !r.Socket || r.Kick {
-		t.Errorf("looking at the socket: %+v", r)
+	for range 2 { // nobody reads the packet
+		if r := within(time.Hour, true); r != (Ready{Socket: true}) {
+			t.Errorf("looking at the socket: %+v", r)
+		}
+	}
+	if r := within(2*time.Millisecond, false); r != (Ready{Timer: true}) {
+		t.Errorf("not looking at the socket any more: %+v", r)
+	}
+	w.SetTimer(time.Hour)
+	// Asleep, it is woken by each.
+	for _, c := range []struct {
+		wake func()
+		want Ready
+	}{
+		{w.Kick, Ready{Kick: true}},
+		{func() { w.SetTimer(1) }, Ready{Timer: true}},
+	} {
+		done := make(chan Ready)
+		go func() { done <- w.Wait(false) }()
+		c.wake()
+		if r := <-done; r != c.want {
+			t.Errorf("woken with %+v, want %+v", r, c.want)
+		}
+	}
+	r, err := b.NewReceiver(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	if g, err := r.Recv(1); len(g) != 1 || err != nil {
+		t.Fatalf("%d datagrams, %v", len(g), err)
 	}
 	done := make(chan Ready)
-	go func() { done <- w.Wait(false, -1) }()
-	w.Kick()
-	if r := <-done; !r.Kick {
-		t.Errorf("a kick from another goroutine: %+v", r)
+	go func() { done <- w.Wait(true) }()
+	if err := a.Send(batch, &testSeal{}); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-done; r != (Ready{Socket: true}) {
+		t.Errorf("woken by a packet with %+v", r)
+	}
+	if raceEnabled {
+		return
+	}
+	if n := testing.AllocsPerRun(100, func() { w.Kick(); w.Wait(true); within(time.Microsecond, false) }); n != 0 {
+		t.Errorf("%v allocations a Wait", n)
 	}
 }
 

@@ -27,11 +27,10 @@ type Waiter struct {
 	look    func(uintptr) bool
 	events  [4]unix.EpollEvent
 	ready   Ready
-	socket  bool // the socket is being watched
-	limited bool // the file has a deadline
+	watched bool // the socket is being watched
 }
 
-// Ready says what ended a Wait; nothing at all means that the time was over.
+// Ready says what ended a Wait.
 type Ready struct {
 	Socket, Kick, Timer, Extra bool
 }
@@ -76,8 +75,9 @@ func (w *Waiter) open() (err error) {
 	if w.conn, err = w.file.SyscallConn(); err != nil {
 		return err
 	}
+	// Should the poller not have taken the file, Wait would not sleep.
 	if err := w.file.SetReadDeadline(time.Time{}); err != nil {
-		return err // the poller does not take it
+		return err
 	}
 	w.look = w.lookOnce
 	return nil
@@ -99,26 +99,19 @@ func (w *Waiter) SetTimer(d time.Duration) {
 	_ = unix.TimerfdSettime(w.timer, 0, &spec, nil)
 }
 
-// Wait sleeps until there is input, a kick, the timer, or the time is over
-// (negative: never). With socket false it does not look at the socket.
-func (w *Waiter) Wait(socket bool, timeout time.Duration) Ready {
-	if socket != w.socket {
+// Wait sleeps until there is input, a kick or the timer. With socket false it does
+// not look at the socket.
+func (w *Waiter) Wait(socket bool) Ready {
+	if socket != w.watched {
 		e := unix.EpollEvent{Fd: int32(w.sock)}
 		if socket {
 			e.Events = unix.EPOLLIN
 		}
 		_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_MOD, w.sock, &e)
-		w.socket = socket
-	}
-	if timeout >= 0 || w.limited {
-		var end time.Time
-		if w.limited = timeout >= 0; w.limited {
-			end = time.Now().Add(timeout)
-		}
-		_ = w.file.SetReadDeadline(end)
+		w.watched = socket
 	}
 	w.ready = Ready{}
-	_ = w.conn.Read(w.look) // an error is the deadline
+	_ = w.conn.Read(w.look) // fails only once the file is closed
 	return w.ready
 }
 
