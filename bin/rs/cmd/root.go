@@ -33,6 +33,8 @@ Examples:
    rs vet recipes/two-rail.cue
    rs plan recipes/two-rail.cue
    rs up recipes/two-rail.cue
+   rs put kv/layer0 big.bin
+   rs read kv/layer0 -o out.bin
    rs status
    rs down
 
@@ -74,12 +76,12 @@ Examples:
 			a.eventsCommand(),
 			a.logsCommand(),
 			a.downCommand(),
-			a.benchCommand(),
 			a.putCommand(),
 			a.readCommand(),
 			a.lsCommand(),
 			a.statCommand(),
 			a.rmCommand(),
+			a.benchCommand(),
 			a.versionCommand(),
 			a.serveCommand(),
 		},
