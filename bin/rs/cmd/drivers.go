@@ -7,6 +7,7 @@ import (
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/ibv"
 	"github.com/railstore/railstore/verbs/soft"
 )
 
@@ -25,8 +26,7 @@ func drivers(provider string, r deploy.Rail) (verbs.Driver, error) {
 		}
 		return soft.New(o), nil
 	case "ibv":
-		return nil, pipeline.Errorf(pipeline.LayerResource, "open_device", pipeline.AtRail(r.Name), "%s: this build has no libibverbs provider", r.Device).
-			WithHint("use the embedded provider: device \"soft:ADDR\" with an address of this host")
+		return ibv.New(ibv.Options{}), nil
 	}
 	return nil, pipeline.Errorf(pipeline.LayerConfig, "open_device", pipeline.AtRail(r.Name), "%s: there is no provider %q", r.Device, provider).
 		WithHint("device is soft:ADDR[:PORT] or ibv:DEV")
