@@ -48,11 +48,6 @@ var Allocate = pipeline.Stage[AllocateInput, *Set]{
 	Name: "allocate", Layer: pipeline.LayerResource, Run: allocate,
 }
 
-// qpsPerRail is the largest number of QPs that one peer can have on one rail.
-func (d Demand) qpsPerRail(rails int) int {
-	return max(1, (d.QPs+rails-1)/rails)
-}
-
 func allocate(ctx context.Context, scope *pipeline.Scope, in AllocateInput) (*Set, error) {
 	d := in.Demand
 	if d.QPs < 1 || d.MaxPeers < 1 || d.Bytes < 0 || d.Bytes%64 != 0 {
