@@ -26,7 +26,7 @@ type conn struct {
 	wrs       []verbs.SendWR // scratch
 	sges      []verbs.SGE
 	recvs     []verbs.RecvWR
-	owed      int // receives to post again
+	owed      int // receives to post again; under the poller's lock instead
 
 	destroy   sync.Once
 	destroyEr error

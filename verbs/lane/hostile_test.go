@@ -175,7 +175,12 @@ func TestHostileDescriptors(t *testing.T) {
 		{"sequence 0", func() word { return makeWord(0, gen, wordReady) }, false, &count.Replays, func() uint32 { return a.seq }},
 	} {
 		before, handled := c.counter.Load(), a.handled.Load()
-		st, answered := a.write(a.valid(0), c.word())
+		// The descriptor agrees with the word, so that only the word is wrong.
+		w, was := c.word(), a.seq
+		a.seq = w.seq() - 1
+		req := a.valid(0)
+		a.seq = was
+		st, answered := a.write(req, w)
 		a.seq = c.seq()
 		if answered != c.answered || answered && st != StatusInvalid || c.counter.Load() != before+1 || a.handled.Load() != handled {
 			t.Errorf("%s: answered %v with %v, counted %d, handler ran %v", c.name, answered, st, c.counter.Load()-before, a.handled.Load() != handled)
@@ -183,6 +188,48 @@ func TestHostileDescriptors(t *testing.T) {
 	}
 	if st, ok := a.write(a.valid(9), next()); !ok || st != StatusOK {
 		t.Fatalf("after all that: answered %v with %v", ok, st)
+	}
+}
+
+// TestBadResponses plays a server that answers wrongly: no byte of it reaches the
+// caller, and the lane is retired.
+func TestBadResponses(t *testing.T) {
+	for name, spoil := range map[string]func(h []byte, fix func()){
+		"magic":             func(h []byte, fix func()) { h[0] ^= 1; fix() },
+		"version":           func(h []byte, fix func()) { h[4] ^= 2; fix() },
+		"sequence":          func(h []byte, fix func()) { h[8]++; fix() },
+		"generation":        func(h []byte, fix func()) { h[12] ^= 1; fix() },
+		"slot":              func(h []byte, fix func()) { h[16] ^= 1; fix() },
+		"one byte too many": func(h []byte, fix func()) { h[24] = 11; fix() },
+		"many too many":     func(h []byte, fix func()) { binary.LittleEndian.PutUint32(h[24:], 0xffffffff) },
+		"header bit":        func(h []byte, fix func()) { h[20] ^= 1 },
+		"payload bit":       func(h []byte, fix func()) { h[headBytes+9] ^= 0x80 },
+		"checksum":          func(h []byte, fix func()) { h[60] ^= 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHeld()
+			r := newRig(t, rigOptions{workers: 1, cfg: Config{Settle: time.Millisecond}}, h)
+			tk, err := r.pool.Start(context.Background(), Request{MaxResponse: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-h.in
+			l := r.lanes[0]
+			s := &l.slots[0]
+			b := s.resp.b
+			head(b).put(0, s.seq.Load(), l.gen, 0, 0, 10)
+			copy(b[headBytes:], "0123456789")
+			fix := func() { putSum(b, sum(b, b[headBytes:headBytes+min(int(head(b).bytes()), 64)], false)) }
+			fix()
+			spoil(b, fix)
+			verbs.StoreWord(s.word, uint64(makeWord(s.seq.Load(), uint16(l.gen), wordDone)))
+			buf := make([]byte, 10)
+			_, err = tk.Wait(context.Background(), buf)
+			wantLayer(t, err, LayerIntegrity, ErrBadResponse)
+			if l.State() != Dirty || !bytes.Equal(buf, make([]byte, 10)) {
+				t.Fatalf("lane %v, buffer %q", l.State(), buf)
+			}
+		})
 	}
 }
 
