@@ -59,14 +59,13 @@ func (l *Lane) submit(ctx context.Context, s *slot, r *Request, capacity int) er
 	if err := l.makeRoom(ctx); err != nil {
 		return err
 	}
-	now := time.Now()
 	var remaining uint64
 	if d, ok := ctx.Deadline(); ok {
-		remaining = uint64(max(d.Sub(now).Microseconds(), 1))
+		remaining = uint64(max(time.Until(d).Microseconds(), 1))
 	}
 	seq := s.seq.Load() + 1
 	s.seq.Store(seq)
-	s.capacity, s.exposed, s.since = uint32(capacity), r.Exposed, now
+	s.capacity, s.exposed, s.since = uint32(capacity), r.Exposed, clock()
 	d := desc(s.req.b[:descBytes])
 	d.put(&descFields{op: r.Op, flags: r.Flags, slot: s.index, seq: seq, generation: l.peer.Generation, label: uint32(l.label.Shard),
 		payload: uint32(n), capacity: uint32(capacity), token: r.Token, deadline: remaining})
@@ -242,7 +241,7 @@ func (l *Lane) await(ctx context.Context, s *slot) error {
 		if !did {
 			runtime.Gosched()
 		}
-		if time.Since(s.since) > l.cfg.Spin {
+		if clock()-s.since > l.cfg.Spin {
 			break
 		}
 	}
@@ -271,7 +270,7 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 		if l.lost(s) {
 			return l.down("call")
 		}
-		waited := time.Since(s.since)
+		waited := clock() - s.since
 		if waited >= l.cfg.WaitTimeout {
 			l.count.Timeouts.Add(1)
 			l.Fail(l.errorf(LayerWait, "call", fmt.Errorf("%w: %v", ErrTimeout, l.cfg.WaitTimeout)), true)
@@ -282,7 +281,7 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 				l.Fail(l.errorf(LayerNode, "call", fmt.Errorf("%w: %s", ErrPeerDead, why)), true)
 				continue
 			}
-			probeAt = time.Since(s.since) + l.cfg.ProbeEvery
+			probeAt = clock() - s.since + l.cfg.ProbeEvery
 		}
 		s.timer.Reset(min(l.cfg.WaitTimeout, probeAt) - waited)
 		select {

@@ -59,7 +59,7 @@ type slot struct {
 	epoch    uint32
 	capacity uint32
 	exposed  bool
-	since    time.Time
+	since    time.Duration // by clock
 
 	claim   atomic.Uint64 // of the ticket that was not waited for yet; 0: none
 	state   slotState     // under pool.mu

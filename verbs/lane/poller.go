@@ -285,7 +285,7 @@ func (p *Poller) run() {
 	defer close(p.done)
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
-	last := time.Now() // of the last work
+	last := clock() // of the last work
 	awake := last
 	var seen uint64
 	pause := minScanSleep
@@ -296,17 +296,17 @@ func (p *Poller) run() {
 		default:
 		}
 		did := p.work()
-		now := time.Now()
+		now := clock()
 		if did {
 			last, pause = now, minScanSleep
 			continue
 		}
 		serving, scanning := p.servers.Load() > 0, p.scanning.Load() > 0
-		if (scanning || p.spinning.Load() > 0) && now.Sub(last) < p.cfg.Spin {
+		if (scanning || p.spinning.Load() > 0) && now-last < p.cfg.Spin {
 			runtime.Gosched()
 			continue
 		}
-		p.count.PollLoopNS.Add(uint64(now.Sub(awake)))
+		p.count.PollLoopNS.Add(uint64(now - awake))
 		p.count.PollerSleeps.Add(1)
 		helpers := p.helpers.Load()
 		switch {
@@ -324,9 +324,9 @@ func (p *Poller) run() {
 			p.pause(timer)
 		default:
 			p.waitEvent()
-			last = time.Now()
+			last = clock()
 		}
-		awake = time.Now()
+		awake = clock()
 	}
 }
 
@@ -418,7 +418,7 @@ const (
 // serveReady runs the handlers of the requests that arrived.
 func (p *Poller) serveReady() bool {
 	did := false
-	var first time.Time
+	var first time.Duration
 	for n := 0; ; n++ {
 		p.readyMu.Lock()
 		x := p.ready.pop()
@@ -427,13 +427,13 @@ func (p *Poller) serveReady() bool {
 			break
 		}
 		if !did {
-			first = time.Now()
+			first = clock()
 		}
 		did = true
 		x.lane.serve(x)
-		if n%deferAnswers == deferAnswers-1 || time.Since(first) > deferTime {
+		if n%deferAnswers == deferAnswers-1 || clock()-first > deferTime {
 			p.flushDeferred()
-			first = time.Now()
+			first = clock()
 		}
 	}
 	p.flushDeferred()

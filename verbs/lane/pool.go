@@ -291,7 +291,7 @@ func (p *Pool) release(l *Lane, s *slot) {
 func (p *Pool) quarantine(l *Lane, s *slot) {
 	l.count.Quarantined.Add(1)
 	seq, epoch := s.seq.Load(), s.epoch
-	left := l.cfg.WaitTimeout - time.Since(s.since)
+	left := l.cfg.WaitTimeout - (clock() - s.since)
 	p.mu.Lock()
 	s.state = slotQuarantined
 	s.expiry = time.AfterFunc(max(left, 0), func() { p.expire(l, s, seq, epoch) })
