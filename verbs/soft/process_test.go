@@ -376,13 +376,12 @@ func TestTwoProcesses(t *testing.T) {
 			for i := range m {
 				m[i] = byte(i*7 + i>>11)
 			}
-			want := sum(m)
 			const size = 64<<20 - 8 // the last word stays 0 at the peer
 			if err := e.write(c.hello.Region, size, 1); err != nil {
 				t.Fatal(err)
 			}
 			clear(m[size:])
-			want = sum(m)
+			want := sum(m)
 			c.say("sum")
 			if got := c.number(); got != want {
 				t.Errorf("after a WRITE of %d bytes the peer's sum is %#x, want %#x", size, got, want)
