@@ -223,9 +223,13 @@ func (l *Lane) trackedTimeout() error {
 // means that the lane failed, or, with ctx's error inside, that the caller gave
 // up and the slot must be put aside.
 func (l *Lane) await(ctx context.Context, s *slot) error {
+	if l.cfg.Spin == 0 || l.notify == Adaptive && !l.spin.worth(s.seq.Load()) {
+		return l.sleep(ctx, s)
+	}
 	l.poller.helpers.Add(1)
-	for i := 1; l.cfg.Spin > 0; i++ {
+	for i := 1; ; i++ {
 		if l.answered(s) {
+			l.spin.hit()
 			return l.accept(s)
 		}
 		did := l.poller.help()
@@ -242,10 +246,10 @@ func (l *Lane) await(ctx context.Context, s *slot) error {
 			runtime.Gosched()
 		}
 		if clock()-s.since > l.cfg.Spin {
-			break
+			l.spin.miss()
+			return l.sleep(ctx, s)
 		}
 	}
-	return l.sleep(ctx, s)
 }
 
 // lost reports that the request will not be answered any more.

@@ -25,7 +25,7 @@ type Config struct {
 	HeaderChecksum bool
 
 	// Client.
-	Spin           time.Duration // how long Adaptive polls before it sleeps: 30 µs; negative: not at all
+	Spin           time.Duration // how long Adaptive polls before it sleeps, unless that was in vain lately: 30 µs; negative: not at all
 	WaitTimeout    time.Duration // no answer for that long retires the lane: 60 s
 	TrackedTimeout time.Duration // no send completion for that long does, too: 10 s
 	Quiesce        time.Duration // how long a cancelled Exposed request is waited for before its QP is destroyed: 1 s

@@ -26,7 +26,8 @@ type Lane struct {
 	seen   atomic.Uint32 // status words seen since the QP was new
 	polled atomic.Uint32 // receive completions polled since then
 	pool   atomic.Pointer[Pool]
-	free   []uint16      // under pool.mu
+	free   []uint16 // under pool.mu
+	spin   hunch
 	inside gate          // goroutines that may touch the slots' memory
 	room   chan struct{} // cap 1: the send queue has more room
 

@@ -238,6 +238,32 @@ func TestGate(t *testing.T) {
 	}
 }
 
+func TestHunch(t *testing.T) {
+	var h hunch
+	for i := range uint32(hunchLimit) {
+		if !h.worth(i + 1) {
+			t.Fatalf("given up after %d misses", i)
+		}
+		h.miss()
+	}
+	tries := 0
+	for i := range uint32(10 * hunchTry) {
+		if h.worth(i) {
+			tries++
+			h.miss()
+		}
+	}
+	if tries != 10 {
+		t.Fatalf("%d tries", tries)
+	}
+	for range 4 {
+		h.hit()
+	}
+	if !h.worth(1) {
+		t.Fatal("four hits do not count")
+	}
+}
+
 func TestErrorText(t *testing.T) {
 	gid, _ := verbs.ParseGID("10.0.0.1")
 	e := &Error{Layer: LayerDevice, Op: "call", Label: Label{Shard: 2, Index: 5, Rail: "r1"},

@@ -289,6 +289,9 @@ func (p *Poller) run() {
 	awake := last
 	var seen uint64
 	pause := minScanSleep
+	var spin hunch
+	var spun bool     // polled in vain since the last work
+	var pieces uint32 // of work
 	for {
 		select {
 		case <-p.stop:
@@ -298,13 +301,22 @@ func (p *Poller) run() {
 		did := p.work()
 		now := clock()
 		if did {
-			last, pause = now, minScanSleep
+			if spun {
+				spin.hit()
+			}
+			last, pause, spun = now, minScanSleep, false
+			pieces++
 			continue
 		}
 		serving, scanning := p.servers.Load() > 0, p.scanning.Load() > 0
-		if (scanning || p.spinning.Load() > 0) && now-last < p.cfg.Spin {
+		if (scanning || p.spinning.Load() > 0 && spin.worth(pieces)) && now-last < p.cfg.Spin {
+			spun = true
 			runtime.Gosched()
 			continue
+		}
+		if spun {
+			spun = false
+			spin.miss()
 		}
 		p.count.PollLoopNS.Add(uint64(now - awake))
 		p.count.PollerSleeps.Add(1)
