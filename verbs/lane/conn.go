@@ -18,6 +18,7 @@ type conn struct {
 	idGen  uint32
 
 	local, remote End
+	gid           sync.Once // local.GID was looked up
 
 	mu        sync.Mutex // posting, and what follows
 	qp        *verbs.QP
@@ -49,14 +50,32 @@ func (c *conn) init(p *Poller, qp *verbs.QP, l Label, cfg *Config, cap verbs.QPC
 	return nil
 }
 
-// ends names both ends of a connected QP.
+// ends names both ends of a connected QP. The device is asked for the local GID
+// by the first error.
 func ends(qp *verbs.QP, l Label) (local, remote End) {
 	a := qp.Attr()
-	return End{Name: l.Local, GID: l.GID, QPN: qp.QPN()}, End{Name: l.Remote, GID: a.AV.DGID, QPN: a.DestQPN}
+	return End{Name: l.Local, QPN: qp.QPN()}, End{Name: l.Remote, GID: a.AV.DGID, QPN: a.DestQPN}
 }
 
 func (c *conn) errorf(layer Layer, op string, err error) *Error {
+	c.gid.Do(func() {
+		a := c.qp.Attr()
+		gids, err := c.poller.ctx.GIDs(max(a.Port, 1))
+		if err != nil {
+			return // it is only a name in an error
+		}
+		for _, g := range gids {
+			if g.Index == a.AV.SGIDIndex {
+				c.local.GID = g.GID
+			}
+		}
+	})
 	return &Error{Layer: layer, Op: op, Label: c.label, Local: c.local, Remote: c.remote, Err: err}
+}
+
+// closedError asks no device: closing is no failure.
+func (c *conn) closedError() *Error {
+	return &Error{Layer: LayerUsage, Op: "lane", Label: c.label, Err: ErrClosed}
 }
 
 // bad makes the error of a bad completion; the QP knows the first cause.

@@ -69,8 +69,7 @@ func (c Class) Rebuildable() bool { return c == ClassPeerUnreachable || c == Cla
 type Label struct {
 	Shard, Index  int
 	Rail          string
-	Local, Remote string    // names of the two ends, as "client/7" and "shard/0"
-	GID           verbs.GID // of the local end; the remote one's is in the QP
+	Local, Remote string // names of the two ends, as "client/7" and "shard/0"
 }
 
 func (l Label) String() string {

@@ -214,7 +214,7 @@ func (l *Lane) Close() error {
 		return l.closeErr
 	}
 	l.closed = true
-	l.cause.CompareAndSwap(nil, l.errorf(LayerUsage, "lane", ErrClosed))
+	l.cause.CompareAndSwap(nil, l.closedError())
 	l.state.Store(uint32(Dead))
 	l.closeErr = l.quiet()
 	if p := l.pool.Load(); p != nil {

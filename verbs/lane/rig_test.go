@@ -191,7 +191,6 @@ func (r *rig) connect(ccfg, scfg Config, path verbs.PathOpts, cgen, sgen uint32,
 	r.tb.Helper()
 	c, s := r.qps(ccfg, scfg, path)
 	scfg.Clear(sm)
-	label.GID = s.Attr().AV.DGID // the client's own
 	sl, err := r.acceptor.Add(r.server.poller, s, sm, Peer{Slots: ccfg.ClientSlots(cm), Generation: cgen}, scfg, label)
 	if err != nil {
 		r.tb.Fatal(err)

@@ -141,7 +141,7 @@ func (sl *ServerLane) Fail(cause *Error) {
 // nothing touches the lane's memory. A handler must not call it.
 func (sl *ServerLane) Close() error {
 	sl.closed.Do(func() {
-		sl.cause.CompareAndSwap(nil, sl.errorf(LayerUsage, "lane", ErrClosed))
+		sl.cause.CompareAndSwap(nil, sl.closedError())
 		sl.cancel()
 		sl.wakeCells()
 		sl.closeErr = sl.closeQP()
