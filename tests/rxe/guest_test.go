@@ -75,6 +75,7 @@ func runGuest(t *testing.T, bins []testBinary) ([]section, string) {
 		}
 		j.programs = append(j.programs, b.build(t, j.dir))
 	}
+	buildCommand(t, j.dir)
 	start := time.Now()
 	sections, err := j.run(t, k, liveOutput())
 	t.Logf("guest with kernel %s: %.0f s", k.version, time.Since(start).Seconds())
