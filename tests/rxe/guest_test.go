@@ -29,6 +29,7 @@ const inNamespaceFar = "nsenter --net=/run/netns/far"
 var binaries = []testBinary{
 	{"fabric", "verbs/fabric", "RS_TEST_IBV=rxe0,rxe2", "^TestGuest"},
 	{"ibv", "verbs/ibv", "RS_TEST_IBV=rxe0,rxe2", "."},
+	{"lane", "verbs/lane", "RS_TEST_IBV=rxe0,rxe2", "^(TestBulk|TestCallEchoes|TestTickets|TestRequestsNeverMix|TestHandlerPanics|TestCloseWhileBusy)$"},
 	{"inside", "tests/rxe", "", "^TestInside"},
 	{"far", "tests/rxe", inNamespaceFar, "^TestFar"},
 }

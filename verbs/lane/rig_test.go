@@ -76,7 +76,7 @@ func (s *station) endpoint(tb testing.TB, qp *verbs.QP) verbs.Endpoint {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	g := gids[slices.IndexFunc(gids, func(g verbs.GIDEntry) bool { return g.Type == verbs.GIDTypeRoCEv2 })]
+	g := gids[slices.IndexFunc(gids, func(g verbs.GIDEntry) bool { return g.Type == verbs.GIDTypeRoCEv2 && g.GID.IsIPv4() })]
 	s.gid = g.Index
 	return verbs.Endpoint{GID: g.GID, GIDType: g.Type, QPN: qp.QPN(), PSN: 0xfffff0, MTU: port.ActiveMTU, UDPPort: port.UDPPort}
 }
