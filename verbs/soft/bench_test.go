@@ -120,6 +120,8 @@ func cpuMeter(b *testing.B) func() {
 func report(b *testing.B, p *verbstest.Pair) {
 	a, c := p.A.QP.Stats(), p.B.QP.Stats()
 	b.ReportMetric(float64(a.Retransmits+c.Retransmits)/float64(b.N), "resent/op")
+	drops := deviceOf(p.A.Ctx).count().RecvDrops + deviceOf(p.B.Ctx).count().RecvDrops
+	b.ReportMetric(float64(drops)/float64(b.N), "drops/op")
 }
 
 func BenchmarkWrite(b *testing.B) {

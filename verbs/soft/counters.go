@@ -1,10 +1,6 @@
 package soft
 
-import (
-	"sync/atomic"
-
-	"github.com/railstore/railstore/verbs/soft/internal/udp"
-)
+import "sync/atomic"
 
 // counters of a device.
 type counters struct {
@@ -19,7 +15,8 @@ type counters struct {
 	noPortEvents atomic.Uint64
 }
 
-// Counters are what a device has counted since it was opened.
+// Counters are what a device has counted since it was opened, and what its socket
+// is like.
 type Counters struct {
 	Device  string
 	UDPPort uint16
@@ -29,13 +26,21 @@ type Counters struct {
 	UnknownQP   uint64 // dropped: no QP has that number
 	WrongSource uint64 // dropped: not from the QP's peer
 	BadICRC     uint64 // dropped
-	SendErrors  uint64
-	RecvErrors  uint64
-	EventsLost  uint64 // nobody took them
 
-	NoPortEvents bool // the kernel's link messages could not be subscribed to
-	Socket       udp.Stats
-	Features     udp.Features
+	DatagramsSent     uint64 // a train is one
+	DatagramsReceived uint64
+	SendCalls         uint64
+	RecvCalls         uint64
+	SendDrops         uint64 // datagrams that the kernel refused to send
+	SendWaits         uint64 // times the send buffer was full
+	RecvDrops         uint64 // datagrams lost because the receive buffer was full
+	SendErrors        uint64 // the socket was gone
+	RecvErrors        uint64
+	EventsLost        uint64 // asynchronous events that nobody took
+	NoPortEvents      bool   // the kernel's link messages could not be subscribed to
+
+	GSO, GRO               bool // what the socket has now
+	RecvBuffer, SendBuffer int  // bytes, as the kernel counts them
 }
 
 // Counters are those of the driver's open devices.
@@ -50,12 +55,15 @@ func (d *Driver) Counters() []Counters {
 }
 
 func (d *device) count() Counters {
-	c := &d.counters
+	c, st, f := &d.counters, d.sock.Stats(), d.sock.Features()
 	return Counters{
 		Device: d.name, UDPPort: d.addr.Port(),
 		Packets: c.packets.Load(), Malformed: c.malformed.Load(), UnknownQP: c.unknownQP.Load(),
 		WrongSource: c.wrongSource.Load(), BadICRC: c.badICRC.Load(),
+		DatagramsSent: st.DatagramsSent, DatagramsReceived: st.DatagramsRecv, SendCalls: st.SendCalls, RecvCalls: st.RecvCalls,
+		SendDrops: st.SendDrops, SendWaits: st.SendWaits, RecvDrops: st.RecvDrops,
 		SendErrors: c.sendErrors.Load(), RecvErrors: c.recvErrors.Load(), EventsLost: c.eventsLost.Load(),
-		NoPortEvents: c.noPortEvents.Load() != 0, Socket: d.sock.Stats(), Features: d.sock.Features(),
+		NoPortEvents: c.noPortEvents.Load() != 0,
+		GSO:          f.GSO, GRO: f.GRO, RecvBuffer: f.RecvBuffer, SendBuffer: f.SendBuffer,
 	}
 }

@@ -393,6 +393,33 @@ func TestTwoProcesses(t *testing.T) {
 			if got := sum(m); got != want {
 				t.Errorf("after a READ of %d bytes the sum is %#x, want %#x", size, got, want)
 			}
+			// Atomics, one after the other, on a word of the peer.
+			var wcs [1]verbs.WC
+			for i := range uint64(20) {
+				wr := verbs.SendWR{Op: verbs.OpFAA, RemoteAddr: c.hello.Region.Addr + size, RKey: c.hello.Region.RKey, CompareAdd: 3, NumSGE: 1, Flags: verbs.Signaled}
+				want := 3 * i
+				if i >= 10 { // then swapped back
+					wr.Op, wr.CompareAdd, wr.Swap, want = verbs.OpCAS, 30-3*(i-10), 27-3*(i-10), 30-3*(i-10)
+				}
+				if _, err := e.qp.PostSend([]verbs.SendWR{wr}, []verbs.SGE{e.mr.SGE(4096, 8)}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := e.cq.PollWait(t.Context(), wcs[:], 0); err != nil || wcs[0].Status != verbs.WCSuccess {
+					t.Fatalf("%v: %v, %v", wr.Op, err, wcs[0].Status)
+				}
+				if got := verbs.LoadWord(m[4096:]); got != want {
+					t.Errorf("%v %d brings %d, want %d", wr.Op, i, got, want)
+				}
+			}
+			clear(m[:4096])
+			c.say("echo 50")
+			c.number()
+			for i := range uint64(50) {
+				if err := errors.Join(e.recv(), e.send(i), e.take()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.number()
 			clear(m[:4096])
 			c.say("bounce 200")
 			for i := uint64(1); i <= 200; i++ {

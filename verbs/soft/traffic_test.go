@@ -139,7 +139,7 @@ func manyQPs(t *testing.T, o Options) {
 		resent += q.Stats().Retransmits
 	}
 	c := deviceOf(p.B.Ctx).count()
-	t.Logf("%d packets, %d sent again, %d datagrams dropped by the socket of %d bytes", c.Packets, resent, c.Socket.RecvDrops, c.Features.RecvBuffer)
+	t.Logf("%d packets, %d sent again, %d datagrams dropped by the socket of %d bytes", c.Packets, resent, c.RecvDrops, c.RecvBuffer)
 }
 
 // TestMemoryChurn registers and deregisters memory while other memory is in use,

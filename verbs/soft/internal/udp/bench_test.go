@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
-	"os"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,10 +22,7 @@ func (crcSeal) ICRC(_ uint16, _ []byte, payload [][]byte, _ int) uint32 {
 // BenchmarkTrains is the ceiling for a stream of full packets over loopback: a
 // credit of window bytes, given back by the receiver through memory.
 func BenchmarkTrains(b *testing.B) {
-	win := 1 << 20
-	if v := os.Getenv("WIN"); v != "" {
-		win, _ = strconv.Atoi(v)
-	}
+	const win = 1 << 20
 	for _, work := range []bool{false, true} {
 		for _, batch := range []int{1, 2, 4, 8} {
 			b.Run(fmt.Sprintf("work=%v/recv=%d", work, batch), func(b *testing.B) {
