@@ -316,8 +316,13 @@ static const uint8_t send_flags[8] = {
 	AB_SEND_FENCE | AB_SEND_SIGNALED | AB_SEND_SOLICITED,
 };
 
-static void translate(const struct rs_qp *q, struct ab_send_wr *to, const struct rs_send_wr *w, struct ab_sge *sge)
+/* Writes one request and returns how many bytes it moves. */
+static uint64_t translate(const struct rs_qp *q, struct ab_send_wr *to, const struct rs_send_wr *w, struct ab_sge *sge)
 {
+	uint64_t bytes = 0;
+
+	for (int i = 0; i < w->num_sge; i++)
+		bytes += sge[i].length;
 	to->wr_id = w->id;
 	to->sg_list = sge;
 	to->num_sge = w->num_sge;
@@ -329,18 +334,13 @@ static void translate(const struct rs_qp *q, struct ab_send_wr *to, const struct
 		to->wr.atomic.compare_add = w->compare_add;
 		to->wr.atomic.swap = w->swap;
 		to->wr.atomic.rkey = w->rkey;
-		return;
+		return bytes;
 	}
 	to->wr.rdma.remote_addr = w->remote_addr;
 	to->wr.rdma.rkey = w->rkey;
-	if (q->inline_max && to->opcode != AB_WR_RDMA_READ) {
-		uint64_t n = 0;
-
-		for (int i = 0; i < w->num_sge; i++)
-			n += sge[i].length;
-		if (n <= q->inline_max)
-			to->send_flags |= AB_SEND_INLINE;
-	}
+	if (bytes <= q->inline_max && q->inline_max && to->opcode != AB_WR_RDMA_READ)
+		to->send_flags |= AB_SEND_INLINE;
+	return bytes;
 }
 
 static int64_t outcome(int taken, int err)
@@ -348,15 +348,22 @@ static int64_t outcome(int taken, int err)
 	return (int64_t)taken << 32 | (uint32_t)err;
 }
 
+/* A chain of requests is handed over once it moves this much. A device may as
+ * well begin with what is there, and rxe, which sends in the caller's time, loses
+ * order between two CPUs when it is given more at once. */
+enum { chain_bytes = 64 << 10 };
+
 int64_t rs_post_send(struct rs_qp *q, const struct rs_send_wr *w, int n, struct ab_sge *sge)
 {
 	for (int done = 0; done < n;) {
-		int k = n - done < RS_BATCH ? n - done : RS_BATCH, r;
 		struct ab_send_wr *bad = NULL;
+		uint64_t bytes = 0;
+		int k = 0, r;
 
-		for (int i = 0; i < k; i++) {
-			translate(q, &q->send[i], &w[done + i], sge);
-			sge += w[done + i].num_sge;
+		while (k < RS_BATCH && done + k < n && bytes < chain_bytes) {
+			bytes += translate(q, &q->send[k], &w[done + k], sge);
+			sge += w[done + k].num_sge;
+			k++;
 		}
 		q->send[k - 1].next = NULL;
 		errno = 0;

@@ -26,6 +26,7 @@ type Path struct {
 type End struct {
 	test   Test
 	path   Path
+	ctx    *verbs.Context
 	cq     *verbs.CQ
 	pd     *verbs.PD
 	mr     *verbs.MR
@@ -57,7 +58,7 @@ func NewEnd(ctx *verbs.Context, path Path, t Test) (_ *End, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &End{test: t, path: path, wrs: make([]verbs.SendWR, 0, 64), sges: make([]verbs.SGE, 0, 64)}
+	e := &End{test: t, path: path, ctx: ctx, wrs: make([]verbs.SendWR, 0, 64), sges: make([]verbs.SGE, 0, 64)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
