@@ -42,7 +42,7 @@ func rs(t *testing.T, args ...string) []byte {
 
 // TestInsideDeployment runs the main job on real verbs: a recipe that names rxe
 // devices comes up, an object is put and read over both rails and over each
-// alone, and everything goes down, with each kind of GID.
+// alone, and everything goes down, with each kind of GID that rxe has.
 func TestInsideDeployment(t *testing.T) {
 	inside(t)
 	recipe, err := os.ReadFile("testdata/two-rail.cue")
@@ -54,7 +54,6 @@ func TestInsideDeployment(t *testing.T) {
 	for _, c := range []struct{ name, gid, isType, gidHas string }{
 		{"RoCE v2 IPv4", "{}", "RoCE v2", ":ffff:0a"},
 		{"RoCE v2 IPv6", `{address: "fd00::/8", type: "rocev2"}`, "RoCE v2", "fd"},
-		{"RoCE v1", `{type: "rocev1"}`, "RoCE v1", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -122,5 +121,40 @@ func TestInsideDeployment(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestInsideRoCEv1 asks for what rxe has not: its GID tables hold RoCE v2 alone.
+// The deployment must not come up with another type.
+func TestInsideRoCEv1(t *testing.T) {
+	inside(t)
+	types, err := filepath.Glob("/sys/class/infiniband/rxe0/ports/1/gid_attrs/types/*")
+	if err != nil || len(types) == 0 {
+		t.Fatalf("no GID table: %v", err)
+	}
+	for _, f := range types {
+		// Reading the type of an entry that is not there fails.
+		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) != "RoCE v2" {
+			t.Errorf("%s is %q: this rxe has more than RoCE v2, bring a deployment up on it here", f, b)
+		}
+	}
+	recipe, err := os.ReadFile("testdata/two-rail.cue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "two-rail.cue")
+	if err := os.WriteFile(file, bytes.Replace(recipe, []byte("let GID = {}"), []byte(`let GID = {type: "rocev1"}`), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(os.Getenv("JOB"), "rs"), "--state", filepath.Join(dir, "state"), "up", "--quiet", file)
+	out, err := cmd.CombinedOutput()
+	if err == nil || cmd.ProcessState.ExitCode() != 3 {
+		t.Errorf("rs up: %v, want exit status 3\n%s", err, out)
+	}
+	if !bytes.Contains(out, []byte("no usable GID for type rocev1: index 0 is RoCE v2")) {
+		t.Errorf("rs up says\n%s", out)
 	}
 }
