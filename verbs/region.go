@@ -18,6 +18,9 @@ type Region struct {
 	mrs  atomic.Int32
 }
 
+// hugePage is the size from which the kernel's huge pages can serve a mapping.
+const hugePage = 2 << 20
+
 // MapRegion maps size bytes (rounded up to pages; at least one). A size that
 // the system refuses is ErrNoMemory.
 func MapRegion(size int) (*Region, error) {
@@ -29,6 +32,11 @@ func MapRegion(size int) (*Region, error) {
 	mem, err := unix.Mmap(-1, 0, full, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, Errorf(ErrNoMemory, "map_region", "", "%d bytes: %w", full, err)
+	}
+	// Large regions are touched all over and by one process: huge pages spare
+	// most of the faults. Where the system has none to give it goes without.
+	if full >= hugePage {
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	}
 	// A child of fork must not share pages that a device writes.
 	_ = unix.Madvise(mem, unix.MADV_DONTFORK)
