@@ -106,10 +106,7 @@ func liveOutput() io.Writer {
 // build compiles the package's tests into dir, with cgo.
 func (b testBinary) build(t *testing.T, dir string) program {
 	t.Helper()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := repository()
 	file := path.Base(b.pkg) + ".test"
 	if !exists(filepath.Join(dir, file)) {
 		cmd := exec.Command("go", "test", "-c", "-o", filepath.Join(dir, file), "./"+b.pkg)

@@ -62,6 +62,15 @@ func newJob(t *testing.T) *job {
 	return &job{dir: dir}
 }
 
+// repository is the folder of go.mod; tests run two levels below it.
+func repository() string {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		panic(err) // the working directory is gone
+	}
+	return root
+}
+
 // script is what the guest runs: the topology, then each program between two
 // marks. A mark begins a line even when the program did not end its last one.
 func (j *job) script() []byte {
@@ -70,6 +79,10 @@ func (j *job) script() []byte {
 	for _, e := range j.env {
 		fmt.Fprintf(&b, "export %s\n", e)
 	}
+	// The guest has temporary folders of its own. A repository inside the host's is
+	// not seen under its path then, unless it is mounted there once more.
+	root := quote(repository())
+	fmt.Fprintf(&b, "[ -e %s/go.mod ] || { mkdir -p %s && mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,ro,cache=loose src %s; } || exit 1\n", root, root, root)
 	for _, p := range append([]program{{"topology", "bash $JOB/topology.sh"}}, j.programs...) {
 		fmt.Fprintf(&b, "echo '@@rxe begin %s'\nt=$EPOCHREALTIME\n(%s)\nr=$?\n", p.name, p.shell)
 		b.WriteString("echo\necho \"@@rxe end $r $t $EPOCHREALTIME\"\n")
@@ -100,10 +113,11 @@ func (j *job) run(t *testing.T, k kernel, live io.Writer) ([]section, error) {
 		// Software emulation always: a run is then the same everywhere, and KVM
 		// inside virtual machines is known to hang.
 		"-accel", "tcg,thread=multi", "-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt", "-smp", "2", "-m", "2048",
-		"-kernel", k.image, "-initrd", k.initramfs, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+		"-kernel", k.image, "-initrd", k.initramfs, "-append", "console=ttyS0 quiet panic=-1 mitigations=off clocksource=tsc tsc=reliable",
 		"-no-reboot", "-display", "none", "-monitor", "none", "-nic", "none",
 		"-serial", "file:"+console, "-serial", "stdio",
 		"-virtfs", "local,path=/,mount_tag=host,security_model=none,multidevs=remap,readonly=on",
+		"-virtfs", "local,path="+repository()+",mount_tag=src,security_model=none,multidevs=remap,readonly=on",
 		"-virtfs", "local,path="+j.dir+",mount_tag=job,security_model=none,multidevs=remap")
 	// The guest dies with this process, whatever ends it. The kernel ties that to
 	// the thread that started it.
