@@ -10,12 +10,12 @@ BENCHTIME ?= 1s
 # Packages whose tests need neither root nor QEMU.
 PACKAGES = $$($(GO) list ./... | grep -v '/tests/rxe$$')
 
-.PHONY: all help build test test-rxe race nocgo check lint generate generated demo bench fuzz clean
+.PHONY: all help build test test-rxe bench-rxe race nocgo check lint generate generated demo bench fuzz clean
 
 all: build
 
 help: ## what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## ./rs, the command
 	$(GO) build -o $(RS) ./bin/rs
@@ -25,6 +25,9 @@ test: ## every test that needs neither root nor QEMU
 
 test-rxe: ## the tests on the kernel's Soft-RoCE, in a guest under QEMU
 	RS_REQUIRE=rxe $(GO) test -v -timeout 40m ./tests/rxe
+
+bench-rxe: ## the provider ibv beside perftest, and soft beside rxe, in one guest
+	RS_REQUIRE=rxe RS_BENCH=1 $(GO) test -v -count=1 -timeout 40m -run 'TestGuestSpeed$$' ./tests/rxe
 
 race: ## the same under the race detector
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) $(PACKAGES)
