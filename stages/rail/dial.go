@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/railstore/railstore/ctrl"
@@ -80,7 +81,13 @@ func (s *Set) offer(sh ctrl.NodeInfo) (*offeredPeer, error) {
 		return nil, fmt.Errorf("no rail of host %s reaches %s: %s", s.Host, sh.ID, strings.Join(skipped, "; "))
 	}
 	op := &offeredPeer{peer: &Peer{Node: sh.ID, set: s}, shard: sh, skipped: skipped}
-	op.offer = ctrl.Offer{To: sh.ID, Generation: 1, Params: s.Demand.Params}
+	op.offer = ctrl.Offer{To: sh.ID, Generation: 1, Params: maps.Clone(s.Demand.Params)}
+	if op.offer.Params == nil {
+		op.offer.Params = map[string]string{}
+	}
+	for _, pr := range pairs {
+		op.offer.Params[pathKey(pr.local.Name(), pr.peer.Name)] = pathText(pr.local.Spec)
+	}
 	for i := range max(s.Demand.QPs, len(pairs)) {
 		pr := pairs[i%len(pairs)]
 		l, err := s.newLink(pr.local, i)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/railstore/railstore/ctrl"
+	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/verbs"
 )
@@ -107,6 +108,20 @@ func (p *Peer) Close() error {
 	}
 	p.Links = nil
 	return errors.Join(errs...)
+}
+
+// pathKey names a pair of rails among the parameters, the client's first.
+func pathKey(client, shard string) string { return client + ">" + shard }
+
+// pathText is what both ends of a path must have set alike: packets of one end
+// with another class or partition than the other's are lost or late in ways that
+// no error tells.
+func pathText(r deploy.Rail) string {
+	pkey := r.PKey
+	if pkey == 0 {
+		pkey = 0xffff
+	}
+	return fmt.Sprintf("traffic class %d, service level %d, hop limit %d, flow label %#x, partition %#04x", r.TrafficClass, r.SL, r.HopLimit, r.FlowLabel, pkey&0x7fff)
 }
 
 // compareParams says which parameter differs between both ends, or nil.

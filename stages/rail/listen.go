@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/railstore/railstore/ctrl"
@@ -111,7 +112,7 @@ func (l *Listener) take(o ctrl.Offer) {
 		}
 	}
 	if err != nil {
-		answer = o.Answer(refusal(o, err), l.set.Demand.Params)
+		answer = o.Answer(refusal(o, err), answer.Params)
 	} else {
 		l.mu.Lock()
 		l.peers[o.From] = &accepted{p, o.Generation, o.FromIncarnation}
@@ -128,10 +129,26 @@ func (l *Listener) take(o ctrl.Offer) {
 	}
 }
 
+// params are this shard's parameters towards a client: those of the demand, and
+// of the rails that the client's links would take.
+func (s *Set) params(o ctrl.Offer) map[string]string {
+	out := maps.Clone(s.Demand.Params)
+	if out == nil {
+		out = map[string]string{}
+	}
+	for _, m := range o.Lanes {
+		if r, ok := s.Rail(m.PeerRail); ok {
+			out[pathKey(m.Rail, m.PeerRail)] = pathText(r.Spec)
+		}
+	}
+	return out
+}
+
 // accept makes and connects the links of an offer.
 func (s *Set) accept(o ctrl.Offer) (*Peer, ctrl.Offer, error) {
-	answer := o.Answer(nil, s.Demand.Params)
-	if err := compareParams(s.Demand.Params, o.Params, o.From); err != nil {
+	mine := s.params(o)
+	answer := o.Answer(nil, mine)
+	if err := compareParams(mine, o.Params, o.From); err != nil {
 		return nil, answer, err
 	}
 	if n := max(s.Demand.QPs, len(s.Rails)); len(o.Lanes) == 0 || len(o.Lanes) > n {

@@ -241,6 +241,10 @@ func TestConnectRefusals(t *testing.T) {
 			h.Rails = []deploy.Rail{h.Rails[0]}
 			h.Rails[0].Fabric = "other"
 		}, []string{"no rail of host c reaches shard/0", "rail a (fabric other", "no rail on this fabric"}},
+		{"traffic classes differ", nil, nil, func(d *deploy.Deployment) {
+			h, _ := d.Host("c")
+			h.Rails[1].TrafficClass = 106
+		}, []string{"b>b is traffic class 106,", "and traffic class 0,", "at shard/"}},
 		{"the shard's user refuses", func(_ *Demand, h *echo) { h.refuse = errors.New("too busy") }, nil, nil, []string{"refused: too busy", "rail a"}},
 		{"no room for another client", func(d *Demand, _ *echo) { d.MaxPeers, d.QPs = 1, 1 }, nil, nil, []string{"a client may have 1 to 2"}},
 	} {
