@@ -34,6 +34,9 @@ func ConfigOf(ctx context.Context, d *deploy.Deployment) (lane.Config, error) {
 	if c.Spin == 0 {
 		c.Spin = -1 // the recipe says: do not spin
 	}
+	if c.ProbeAfter == 0 {
+		c.ProbeAfter = -1 // the recipe says: never
+	}
 	if err := c.Check(); err != nil {
 		return lane.Config{}, pipeline.Wrap(err, pipeline.LayerConfig, "lanes", pipeline.Nowhere)
 	}

@@ -263,9 +263,9 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 	defer l.poller.sleeping(-1, scan)
 	s.waiting.Store(true)
 	defer s.waiting.Store(false)
-	probeAt := time.Duration(math.MaxInt64)
-	if l.cfg.Probe != nil {
-		probeAt = l.cfg.ProbeAfter
+	probeAt := l.cfg.ProbeAfter
+	if probeAt < 0 {
+		probeAt = math.MaxInt64
 	}
 	for {
 		if l.answered(s) {
@@ -281,9 +281,12 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 			return l.down("call")
 		}
 		if waited >= probeAt {
-			if dead, why := l.cfg.Probe(ctx, l.label); dead {
-				l.Fail(l.errorf(LayerNode, "call", fmt.Errorf("%w: %s", ErrPeerDead, why)), true)
-				continue
+			l.touch()
+			if l.cfg.Probe != nil {
+				if dead, why := l.cfg.Probe(ctx, l.label); dead {
+					l.Fail(l.errorf(LayerNode, "call", fmt.Errorf("%w: %s", ErrPeerDead, why)), true)
+					continue
+				}
 			}
 			probeAt = clock() - s.since + l.cfg.ProbeEvery
 		}
@@ -296,6 +299,29 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 			return ctx.Err()
 		}
 		s.timer.Stop()
+	}
+}
+
+// touch writes nothing to the peer. Once a request was acknowledged the client has
+// nothing under way, and its QP cannot notice that the peer's has gone: only a
+// retry that runs out can tell. One touch at a time is enough for a lane; when the
+// send queue has no room, something is under way already.
+func (l *Lane) touch() {
+	l.mu.Lock()
+	if l.destroyed || l.touching || l.State() != Active || !l.sq.reserve(1) {
+		l.mu.Unlock()
+		return
+	}
+	wrs := append(l.wrs[:0], verbs.SendWR{ID: wrid(kindTouch, 0, l.id, l.idGen), Op: verbs.OpWrite,
+		RemoteAddr: l.peer.Slots.Addr, RKey: l.peer.Slots.RKey, Flags: verbs.Signaled})
+	_, err := l.qp.PostSend(wrs, nil)
+	if err == nil {
+		l.sq.posted(1, true)
+		l.touching = true
+	}
+	l.mu.Unlock()
+	if err != nil {
+		l.Fail(l.errorf(LayerPost, "call", err), false)
 	}
 }
 

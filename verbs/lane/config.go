@@ -29,9 +29,10 @@ type Config struct {
 	WaitTimeout    time.Duration // no answer for that long retires the lane: 60 s
 	TrackedTimeout time.Duration // no send completion for that long does, too: 10 s
 	Quiesce        time.Duration // how long a cancelled Exposed request is waited for before its QP is destroyed: 1 s
-	// Probe asks, while a call waits, whether the peer is dead: first after
-	// ProbeAfter (1 s), then every ProbeEvery (1 s). It may block for a while. nil
-	// asks nobody.
+	// While a call waits, first after ProbeAfter (1 s; negative: never), then every
+	// ProbeEvery (1 s), the peer's QP is touched with an empty WRITE, whose failure
+	// retires the lane, and Probe asks whether the peer is dead. Probe may block for
+	// a while; nil asks nobody.
 	Probe      func(ctx context.Context, l Label) (dead bool, why string)
 	ProbeAfter time.Duration
 	ProbeEvery time.Duration

@@ -31,6 +31,8 @@ type Lane struct {
 	inside gate          // goroutines that may touch the slots' memory
 	room   chan struct{} // cap 1: the send queue has more room
 
+	touching bool // under mu: an empty WRITE is under way
+
 	life     sync.Mutex // Close and the steps of a rebuild
 	shut     bool       // nobody is inside, the QP is destroyed
 	closed   bool
@@ -253,9 +255,12 @@ func (l *Lane) complete(k kind, i uint16, wc *verbs.WC) (owes bool) {
 		l.Fail(e, e.Class.Rebuildable())
 		return false
 	}
-	if k == kindSend {
+	if k == kindSend || k == kindTouch {
 		l.mu.Lock()
 		l.sq.completed()
+		if k == kindTouch {
+			l.touching = false
+		}
 		l.mu.Unlock()
 		l.signalRoom()
 		return false

@@ -41,7 +41,7 @@ func (l *Lane) FinishRebuild(qp *verbs.QP, generation uint32, peer Peer) error {
 	l.mu.Lock()
 	err := l.init(l.poller, qp, l.label, &l.cfg, l.cfg.ClientCap())
 	if err == nil {
-		l.destroyed, l.destroy, l.gid, l.owed = false, sync.Once{}, sync.Once{}, 0
+		l.destroyed, l.destroy, l.gid, l.owed, l.touching = false, sync.Once{}, sync.Once{}, 0, false
 	}
 	l.mu.Unlock()
 	if err != nil {

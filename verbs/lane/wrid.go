@@ -9,6 +9,7 @@ const (
 	kindSend kind = 1 + iota // a client's request or a server's answer
 	kindBulk                 // a handler's read or write; the slot is its cell
 	kindRecv
+	kindTouch // a client's empty WRITE, see Lane.touch
 )
 
 // Places of the fields in a WRID: kind 8 bits, slot 16, lane 20, generation 20.

@@ -1,0 +1,54 @@
+package lane
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/railstore/railstore/verbs"
+)
+
+// TestPeerGoneWhileWaiting: the server's QP vanishes when every WRITE of the
+// request has been acknowledged. Nobody else calls, and nobody is asked; the wait
+// finds out by itself, long before its time is over.
+func TestPeerGoneWhileWaiting(t *testing.T) {
+	for _, notify := range []Notify{Scan, Imm, Adaptive} {
+		t.Run(notify.String(), func(t *testing.T) {
+			h := newHeld()
+			cfg := Config{Notify: notify, WaitTimeout: 30 * time.Second, ProbeAfter: 10 * time.Millisecond, ProbeEvery: 10 * time.Millisecond}
+			r := newRig(t, rigOptions{cfg: cfg, workers: 1, path: verbs.PathOpts{RetryCount: 1, RNRRetry: 7, Timeout: 10}}, h)
+			tk, err := r.pool.Start(context.Background(), Request{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-h.in
+			if err := r.served[0].Close(); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			_, err = tk.Wait(context.Background(), nil)
+			wantLayer(t, err, LayerDevice, verbs.WCRetryExceeded)
+			if took := time.Since(start); took > 15*time.Second || !r.lanes[0].Flags().Rebuildable {
+				t.Fatalf("after %v, flags %+v", took, r.lanes[0].Flags())
+			}
+		})
+	}
+}
+
+// TestTouchesDoNotFillTheQueue: a slow server is touched many times, and its lane
+// works on.
+func TestTouchesDoNotFillTheQueue(t *testing.T) {
+	h := newHeld()
+	cfg := Config{ProbeAfter: time.Microsecond, ProbeEvery: time.Microsecond}
+	r := newRig(t, rigOptions{cfg: cfg, workers: 1}, h)
+	for range 20 {
+		go func() {
+			<-h.in
+			<-time.After(5 * time.Millisecond) // the slow server
+			h.goOn <- struct{}{}
+		}()
+		if _, err := r.pool.Call(context.Background(), Request{Payload: []byte("x")}, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
