@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -236,6 +237,12 @@ func (r *retry) pause(ctx context.Context) bool {
 // call makes one idempotent call, again and again while the control plane cannot
 // be reached, until ctx ends.
 func call[R any](ctx context.Context, c *Client, op string, w pipeline.Where, f func(ctx context.Context) (R, error)) (R, error) {
+	return patientCall(ctx, c, math.MaxInt64, op, w, f)
+}
+
+// patientCall is call that gives up once the control plane could not be reached
+// for the time of patience.
+func patientCall[R any](ctx context.Context, c *Client, patience time.Duration, op string, w pipeline.Where, f func(ctx context.Context) (R, error)) (R, error) {
 	var zero R
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -254,7 +261,7 @@ func call[R any](ctx context.Context, c *Client, op string, w pipeline.Where, f 
 			if c.isClosed() {
 				return zero, c.fail(op, w, ErrClosed)
 			}
-			if c.opts.FailFast {
+			if c.opts.FailFast || time.Since(r.start) >= patience {
 				return zero, c.fail(op, w, err)
 			}
 			if r.pause(ctx) {

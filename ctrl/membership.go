@@ -158,8 +158,12 @@ func (c *Client) SetReport(report func() Report) error {
 	return nil
 }
 
+// leavePatience is how long Leave tries to reach a control plane that is not there.
+// Whoever leaves has nothing to wait for, and the lease does the same a little later.
+const leavePatience = time.Second
+
 // Leave ends the membership: peers are told at once. When the control plane cannot
-// be reached the lease runs out instead, and Leave says so.
+// be reached the lease runs out instead, and Leave soon says so.
 func (c *Client) Leave(ctx context.Context, reason string) error {
 	const op = "leave"
 	c.mu.Lock()
@@ -177,7 +181,7 @@ func (c *Client) Leave(ctx context.Context, reason string) error {
 		}
 	}()
 	m, _ := s.me()
-	_, err := call(ctx, c, op, where(s.info.ID), func(ctx context.Context) (*pb.LeaveReply, error) {
+	_, err := patientCall(ctx, c, leavePatience, op, where(s.info.ID), func(ctx context.Context) (*pb.LeaveReply, error) {
 		return c.ctl.Leave(ctx, &pb.LeaveRequest{Identity: c.identity(), Member: m, Reason: clip(reason, MaxReasonBytes)})
 	})
 	var replaced *ReplacedError

@@ -356,6 +356,22 @@ func TestWatchCatchesUp(t *testing.T) {
 	}
 }
 
+// TestLeaveDoesNotWaitForTheGone: whoever leaves a control plane that has gone says
+// so after a moment, however long it might wait.
+func TestLeaveDoesNotWaitForTheGone(t *testing.T) {
+	s := startServer(t, ServerConfig{})
+	proxy := newProxy(t, s.Addr())
+	c := join(t, proxy.addr(), "client/a")
+	proxy.cut()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	start := time.Now()
+	err := c.Leave(ctx, "done")
+	if took := time.Since(start); err == nil || took > 20*time.Second {
+		t.Fatalf("%v after %v", err, took)
+	}
+}
+
 func TestMembershipErrors(t *testing.T) {
 	s := startServer(t, ServerConfig{})
 	ctx := testContext(t)
