@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/railstore/railstore/cue/deploy"
@@ -23,6 +24,38 @@ const small = head + `name: "small"
 hosts: [{name: "s0", rails: ["soft:127.0.0.1"]}]
 shards: [{id: 0, host: "s0"}]
 `
+
+// TestFIFO: a pipe is read when somebody writes to it, as in rs vet <(program), and
+// never waited for.
+func TestFIFO(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := load.Load(path, load.Options{}); err == nil || err.Error() != path+": a pipe that nobody writes to" {
+		t.Fatalf("%v", err)
+	}
+	w, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString(small); err != nil {
+		t.Fatal(err)
+	}
+	// The reader sees the end when the last writer has gone; what was written stays
+	// in the pipe as long as it is open anywhere.
+	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, rep, err := load.Load(path, load.Options{}); err != nil {
+		t.Fatalf("%v, %+v", err, rep)
+	}
+}
 
 // TestNotARecipe: what is no recipe at all is a plain error of one line.
 func TestNotARecipe(t *testing.T) {

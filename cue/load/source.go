@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"unicode/utf8"
 )
 
@@ -22,7 +23,9 @@ func read(path string) ([]byte, error) {
 	if path == "" {
 		return nil, errors.New("no recipe is named")
 	}
-	f, err := os.Open(path)
+	// Without O_NONBLOCK the open of a FIFO waits for its writer, and nothing but
+	// the end of the process ends that.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, reason(err))
 	}
@@ -37,6 +40,9 @@ func read(path string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(f, maxSource+1))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, reason(err))
+	}
+	if len(b) == 0 && st.Mode()&fs.ModeNamedPipe != 0 {
+		return nil, fmt.Errorf("%s: a pipe that nobody writes to", path)
 	}
 	return b, sane(path, b)
 }

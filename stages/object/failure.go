@@ -166,7 +166,7 @@ func hintFor(err error) string {
 		{ErrExists, "leave out --if-absent to replace it, or remove it first with: rs rm"},
 		{ErrNoSpace, "make room in that directory, or give the shard another one"},
 		{ErrNoMemory, "raise reader.maxStagingBytes, or the shard's slab"},
-		{ErrLost, "put the object again; rs doctor tells which directory lost it"},
+		{ErrLost, "put the object again; rs stat -v tells in which directory its stripes are"},
 		{ErrCorrupt, "the copy on disk is damaged: put the object again and check the disk"},
 		{ErrNoRails, "rs status shows the rails and why one is down"},
 		{ErrUnknownOutcome, "look at the object with: rs stat; putting it again is safe"},

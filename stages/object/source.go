@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 )
 
 // Source is where a put takes an object's content from: exactly Size bytes.
@@ -22,7 +23,8 @@ func NewSource(r io.Reader, size uint64, name string) *Source {
 
 // OpenSource opens a regular file. The caller closes it.
 func OpenSource(path string) (*Source, error) {
-	f, err := os.Open(path)
+	// Without O_NONBLOCK the open of a FIFO waits for its writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSource, err)
 	}

@@ -73,7 +73,12 @@ func (a *app) signals(parent context.Context, exit func(int)) (ctx context.Conte
 // run parses and runs one command line.
 func (a *app) run(ctx context.Context, args []string) int {
 	a.json = wantsJSON(args)
+	out := &resultWriter{w: a.out}
+	a.out = out
 	err := a.rootCommand().Run(ctx, args)
+	if err == nil {
+		err = out.failed() // a result that nobody got is none
+	}
 	if err != nil && ctx.Err() != nil && exitCode(err) != exitInterrupted {
 		// What failed because of the signal is told as the interruption it is.
 		if cause := context.Cause(ctx); cause != nil {

@@ -48,6 +48,10 @@ func TestUsage(t *testing.T) {
 		{"vet", 2, "", "rs vet: missing RECIPE\nhint: usage: rs vet RECIPE...\n"},
 		{"up a b", 2, "", "rs up: unexpected argument \"b\"\nhint: usage: rs up RECIPE\n"},
 		{"up --timeout -1s x.cue", 2, "", "--timeout -1s: want a time above zero"},
+		{"read --timeout 0s kv/a", 2, "", "--timeout 0s: want a time above zero"},
+		{"put --stripe 4097 kv/a x", 2, "", "--stripe 4097: want a multiple of 4 KiB up to 1 GiB"},
+		{"put --stripe 2GiB kv/a x", 2, "", "--stripe 2GiB: want a multiple of 4 KiB up to 1 GiB"},
+		{"events --tail -5", 3, "", "not running"},
 		{"up --timeout soon x.cue", 2, "", "rs up: "},
 		{"vet --no-such-flag x", 2, "", "rs vet: flag provided but not defined: -no-such-flag\nhint: rs vet --help\n"},
 		{"--format yaml version", 2, "", "--format yaml: want text or json"},
@@ -73,6 +77,23 @@ func TestUsage(t *testing.T) {
 				t.Error("the help text was printed for an error")
 			}
 		})
+	}
+}
+
+// fullDisk is a writer that takes nothing, like /dev/full.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestLostResult: a result that could not be written is a failure, in every form.
+func TestLostResult(t *testing.T) {
+	for _, args := range []string{"--help", "version", "version --format json", "fabric", "plan ../../../recipes/two-rail.cue", "vet -v ../../../recipes/two-rail.cue"} {
+		var errw bytes.Buffer
+		a := &app{in: strings.NewReader(""), out: fullDisk{}, err: &errw, getenv: func(string) string { return "" }}
+		code := a.run(context.Background(), append([]string{"rs"}, strings.Fields(args)...))
+		if code != exitFailed || !strings.Contains(errw.String(), "ENOSPC(28)") || !strings.Contains(errw.String(), "output") {
+			t.Errorf("%s: exit code %d, stderr %q", args, code, errw.String())
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ Examples:
 		Flags: []cli.Flag{
 			deploymentFlag(),
 			&cli.BoolFlag{Name: flagFollow, Aliases: []string{"f"}, Usage: "wait for more until interrupted"},
-			&cli.IntFlag{Name: "tail", Value: -1, Usage: "only the last `N` events that are there"},
+			tailFlag("only the last `N` events that are there"),
 		},
 		Action: a.events,
 	}
@@ -40,17 +40,21 @@ func (a *app) events(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	from, err := launch.Tail(f.EventsPath(), c.Int("tail"))
+	tail, err := tailOf(c)
+	if err != nil {
+		return err
+	}
+	from, err := launch.Tail(f.EventsPath(), tail)
 	if err != nil {
 		return err
 	}
 	err = f.Events(ctx, from, c.Bool(flagFollow), func(e pipeline.Event, raw []byte) error {
-		if a.json {
-			a.printf("%s\n", raw)
-			return nil
+		line := string(raw)
+		if !a.json {
+			line = a.eventLine(e)
 		}
-		a.printf("%s\n", a.eventLine(e))
-		return nil
+		_, err := fmt.Fprintln(a.out, line)
+		return err // following ends with the reader
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing has happened yet
@@ -59,6 +63,21 @@ func (a *app) events(ctx context.Context, c *cli.Command) error {
 		return reported{context.Cause(ctx)} // following ends so
 	}
 	return err
+}
+
+const flagTail = "tail"
+
+func tailFlag(usage string) cli.Flag {
+	return &cli.IntFlag{Name: flagTail, Value: -1, HideDefault: true, Usage: usage + " (default: all)"}
+}
+
+// tailOf is how many of the last lines are wanted, -1 for all.
+func tailOf(c *cli.Command) (int, error) {
+	n := c.Int(flagTail)
+	if c.IsSet(flagTail) && n < 0 {
+		return 0, usagef("--tail %d: want a number of lines, 0 or more", n)
+	}
+	return n, nil
 }
 
 // eventLine is an event as a line: when, where, what, why.

@@ -31,7 +31,7 @@ Examples:
 		Flags: []cli.Flag{
 			deploymentFlag(),
 			&cli.BoolFlag{Name: flagFollow, Aliases: []string{"f"}, Usage: "wait for more until interrupted"},
-			&cli.IntFlag{Name: "tail", Value: -1, Usage: "only the last `N` lines of each shard"},
+			tailFlag("only the last `N` lines of each shard"),
 		},
 		Action: a.logs,
 	}
@@ -54,9 +54,13 @@ func (a *app) logs(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	tail, err := tailOf(c)
+	if err != nil {
+		return err
+	}
 	w := &lineWriter{w: a.out}
 	show := func(ctx context.Context, shard int) (struct{}, error) {
-		from, err := launch.Tail(f.LogPath(shard), c.Int("tail"))
+		from, err := launch.Tail(f.LogPath(shard), tail)
 		if err != nil {
 			return struct{}{}, err
 		}

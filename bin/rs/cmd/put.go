@@ -69,6 +69,9 @@ func (a *app) put(ctx context.Context, c *cli.Command) (err error) {
 		if err != nil || n == 0 {
 			return usagef("--stripe %s: want a size above zero, such as 4MiB", s)
 		}
+		if _, err := object.StripeCount(0, uint64(n)); err != nil {
+			return usagef("--stripe %s: want a multiple of %s up to %s", s, size(object.Align), size(object.MaxStripeBytes))
+		}
 		opt.StripeBytes = uint64(n)
 	}
 	if opt.Rails, err = railsOf(c); err != nil {

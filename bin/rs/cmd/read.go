@@ -61,7 +61,7 @@ func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
 	}
 	var out *object.Output
 	if to != "" {
-		if out, err = object.OpenOutput(to, a.out); err != nil {
+		if out, err = object.OpenOutput(ctx, to, a.out); err != nil {
 			return atOp("read", err)
 		}
 		defer func() { err = joinClose(err, out.Abort) }()

@@ -2,8 +2,11 @@ package cmd
 
 import (
 	"context"
+	"errors"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/railstore/railstore/stages/object"
 )
 
 func (a *app) rmCommand() *cli.Command {
@@ -26,8 +29,9 @@ func (a *app) rm(ctx context.Context, c *cli.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, s := range args {
-		if _, err := objectArgument(c, s); err != nil {
+	keys := make([]object.Key, len(args))
+	for i, s := range args {
+		if keys[i], err = objectArgument(c, s); err != nil {
 			return err
 		}
 	}
@@ -36,14 +40,15 @@ func (a *app) rm(ctx context.Context, c *cli.Command) (err error) {
 		return err
 	}
 	defer func() { err = joinClose(err, done) }()
-	for _, s := range args {
-		key, err := objectArgument(c, s)
-		if err != nil {
-			return err
-		}
+	var errs []error
+	for _, key := range keys {
 		rep, err := w.Remove(ctx, key)
 		if err != nil {
-			return err
+			errs = append(errs, err) // the others can go all the same
+			if ctx.Err() != nil {
+				break
+			}
+			continue
 		}
 		if a.json {
 			if err := a.printJSON(rep); err != nil {
@@ -56,5 +61,5 @@ func (a *app) rm(ctx context.Context, c *cli.Command) (err error) {
 			a.progress("%d stripes could not be removed yet; they are kept as garbage", rep.LeftStripes)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

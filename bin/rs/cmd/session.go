@@ -22,6 +22,9 @@ const leaveTime = 10 * time.Second
 // that it names. The context that it gives back is ctx whose events go to those
 // of the deployment. done ends the session.
 func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (_ context.Context, s *object.Session, done func() error, err error) {
+	if t := c.Duration(flagTimeout); t <= 0 {
+		return nil, nil, nil, usagef("--timeout %v: want a time above zero, such as 30s", t)
+	}
 	f, err := a.folder(c)
 	if err != nil {
 		return nil, nil, nil, err

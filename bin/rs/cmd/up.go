@@ -75,9 +75,12 @@ func (a *app) up(ctx context.Context, c *cli.Command) error {
 		Deployment: d, Recipe: recipe, Control: launch.AskControl,
 		Timeout: timeout, Grace: undoGrace, LockWait: lockWait,
 	})
-	stop()
+	unseen := stop()
 	if err != nil {
 		return err
+	}
+	if unseen != nil {
+		a.progress("progress was not shown: %v", unseen)
 	}
 	if a.json {
 		return a.printJSON(res.Status)
@@ -87,28 +90,29 @@ func (a *app) up(ctx context.Context, c *cli.Command) error {
 }
 
 // followProgress prints the deployment's events as they come. stop prints those
-// that are there by then, and returns when that is done.
-func (a *app) followProgress(f launch.Folder) (stop func()) {
+// that are there by then, and returns when that is done, with the reason if they
+// could not be read. That is worth a word only when all else went well: what is in
+// the way of the events is in the way of the command, too.
+func (a *app) followProgress(f launch.Folder) (stop func() error) {
 	if a.quiet {
-		return func() {}
+		return func() error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	from := launch.Size(f.EventsPath())
 	var wg sync.WaitGroup
+	var err error
 	wg.Go(func() {
-		err := f.Events(ctx, from, true, func(e pipeline.Event, _ []byte) error {
+		err = f.Events(ctx, from, true, func(e pipeline.Event, _ []byte) error {
 			if line := progressLine(e); line != "" {
 				a.progress("%s", line)
 			}
 			return nil
 		})
-		if err != nil {
-			a.progress("progress is not shown: %v", err)
-		}
 	})
-	return func() {
+	return func() error {
 		cancel()
 		wg.Wait()
+		return err
 	}
 }
 
