@@ -69,8 +69,14 @@ func record(t *testing.T, file string) func() {
 	}
 	<-tick.C
 	return func() {
-		for last := int64(-2); last != size(); <-tick.C {
-			last = size()
+		// What is in its buffer when the signal comes is lost, and under emulation
+		// tcpdump may not run for a good while.
+		last := size()
+		for quiet := 0; quiet < 25; quiet++ {
+			<-tick.C
+			if n := size(); n != last {
+				last, quiet = n, 0
+			}
 		}
 		if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Error(err)
