@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/verbs"
 )
 
 // fail makes an error the *pipeline.Error that leaves the package. Where it knows
@@ -168,6 +169,7 @@ func hintFor(err error) string {
 		{ErrNoMemory, "raise reader.maxStagingBytes, or the shard's slab"},
 		{ErrLost, "put the object again; rs stat -v tells in which directory its stripes are"},
 		{ErrCorrupt, "the copy on disk is damaged: put the object again and check the disk"},
+		{verbs.WCRetryExceeded, "the shard does not answer: rs status tells whether it runs, rs up starts those that have died"},
 		{ErrNoRails, "rs status shows the rails and why one is down"},
 		{ErrUnknownOutcome, "look at the object with: rs stat; putting it again is safe"},
 	} {

@@ -108,9 +108,13 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
+// silent reports that nobody wants progress: standard error is a program's as soon
+// as errors have its form.
+func (a *app) silent() bool { return a.quiet || a.json }
+
 // progress prints a line for people who watch, unless they asked for quiet.
 func (a *app) progress(format string, args ...any) {
-	if !a.quiet {
+	if !a.silent() {
 		fmt.Fprintf(a.err, format+"\n", args...)
 	}
 }

@@ -20,7 +20,7 @@ type bar struct {
 
 // newBar begins a bar; total 0 means that it is not known.
 func (a *app) newBar(what string, total uint64) *bar {
-	if !a.errTTY || a.quiet || a.json {
+	if !a.errTTY || a.silent() {
 		return &bar{}
 	}
 	p := mpb.New(mpb.WithOutput(io.Writer(a.err)), mpb.WithWidth(40))

@@ -22,7 +22,8 @@ func (a *app) logsCommand() *cli.Command {
 		Usage:     "the output of the shards",
 		ArgsUsage: "[SHARD...]",
 		Description: `Every line begins with its shard. Without SHARD the logs of all shards are
-shown, one after the other, or mixed as they come with --follow.
+shown, one after the other, or mixed as they come with --follow. With --format
+json every line is one JSON object on a line.
 
 Examples:
    rs logs
@@ -58,7 +59,7 @@ func (a *app) logs(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	w := &lineWriter{w: a.out}
+	w := &lineWriter{w: a.out, json: a.json}
 	show := func(ctx context.Context, shard int) (struct{}, error) {
 		from, err := launch.Tail(f.LogPath(shard), tail)
 		if err != nil {
@@ -66,7 +67,7 @@ func (a *app) logs(ctx context.Context, c *cli.Command) error {
 		}
 		prefix := a.paint(blue, fmt.Sprintf("shard %d |", shard)) + " "
 		err = launch.Lines(ctx, f.LogPath(shard), from, c.Bool(flagFollow), func(line []byte) error {
-			return w.line(prefix, line)
+			return w.line(shard, prefix, line)
 		})
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil // it has never run
@@ -111,13 +112,23 @@ func shardArguments(d *deploy.Deployment, args []string) ([]int, error) {
 
 // lineWriter keeps the lines of several logs whole.
 type lineWriter struct {
-	mu sync.Mutex
-	w  io.Writer
+	mu   sync.Mutex
+	w    io.Writer
+	json bool
 }
 
-func (l *lineWriter) line(prefix string, line []byte) error {
+// logLine is the JSON form of a line.
+type logLine struct {
+	Shard int    `json:"shard"`
+	Line  string `json:"line"`
+}
+
+func (l *lineWriter) line(shard int, prefix string, line []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.json {
+		return encode(l.w, logLine{shard, string(line)})
+	}
 	_, err := fmt.Fprintf(l.w, "%s%s\n", prefix, line)
 	return err
 }

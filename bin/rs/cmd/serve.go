@@ -70,7 +70,7 @@ func (a *app) serve(ctx context.Context, c *cli.Command) (err error) {
 	sink := func(e pipeline.Event) {
 		events.Emit(e)
 		e.Shard = nil // the log is this shard's
-		_ = w.line("", []byte(a.eventLine(e)))
+		_ = w.line(shard, "", []byte(a.eventLine(e)))
 	}
 	err = runShard(pipeline.WithSink(ctx, sink), shardRun{folder: f, deployment: r.Deployment, shard: shard})
 	if err == nil || errors.Is(err, errInterrupted) && errors.Is(context.Cause(ctx), errInterrupted) {

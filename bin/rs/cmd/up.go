@@ -94,7 +94,7 @@ func (a *app) up(ctx context.Context, c *cli.Command) error {
 // could not be read. That is worth a word only when all else went well: what is in
 // the way of the events is in the way of the command, too.
 func (a *app) followProgress(f launch.Folder) (stop func() error) {
-	if a.quiet {
+	if a.silent() {
 		return func() error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
