@@ -38,7 +38,15 @@ func (e *End) Respond(ctx context.Context) error {
 	return err
 }
 
+// post posts n requests of the test on a QP.
 func (e *End) post(qp int, n int) error {
+	e.request(qp, n)
+	_, err := e.qps[qp].PostSend(e.wrs, e.sges)
+	return err
+}
+
+// request makes n requests of the test in wrs and sges.
+func (e *End) request(qp int, n int) {
 	e.wrs, e.sges = e.wrs[:0], e.sges[:0]
 	size := uint64(e.test.Size)
 	for range n {
@@ -54,8 +62,6 @@ func (e *End) post(qp int, n int) error {
 		e.wrs = append(e.wrs, wr)
 		e.sges = append(e.sges, e.mr.SGE(off, size))
 	}
-	_, err := e.qps[qp].PostSend(e.wrs, e.sges)
-	return err
 }
 
 // bandwidth keeps Depth messages in flight on each QP.
@@ -212,6 +218,9 @@ func (e *End) pingPong(ctx context.Context, first bool, ns *[]int64) error {
 	t := e.test
 	e.sent, e.got = 0, 0
 	sendLast := e.region.Bytes()[int(e.sendOff(0))+t.Size-1:]
+	// The request is always the same one.
+	e.request(0, 1)
+	last := time.Now()
 	for i := range t.Warmup + t.Iters {
 		tag := byte(i + 1)
 		if !first {
@@ -219,18 +228,19 @@ func (e *End) pingPong(ctx context.Context, first bool, ns *[]int64) error {
 				return err
 			}
 		}
-		t0 := time.Now()
 		sendLast[0] = tag
-		if err := e.post(0, 1); err != nil {
+		if _, err := e.qps[0].PostSend(e.wrs, e.sges); err != nil {
 			return err
 		}
 		if first {
 			if err := e.await(ctx, i+1, tag); err != nil {
 				return err
 			}
+			now := time.Now()
 			if i >= t.Warmup {
-				*ns = append(*ns, int64(time.Since(t0)))
+				*ns = append(*ns, int64(now.Sub(last)))
 			}
+			last = now
 		}
 		// The buffer is written again only when the last message has left it.
 		for n := 1; e.sent < i+1; n++ {
@@ -254,11 +264,13 @@ func (e *End) await(ctx context.Context, n int, tag byte) error {
 				return e.postRecv(0)
 			}
 		} else {
-			if byte(verbs.LoadWord(word)>>shift) == tag {
-				return nil
+			for range 16 {
+				if byte(verbs.LoadWord(word)>>shift) == tag {
+					return nil
+				}
 			}
 			e.ctx.Progress()
-			if i%256 != 0 {
+			if i%64 != 0 {
 				continue
 			}
 		}
