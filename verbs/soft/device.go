@@ -32,16 +32,18 @@ type device struct {
 	waiter *udp.Waiter
 	mrs    *mrTable
 	qps    *qpTable
+	peers  *peers
 	spare  spares
 	events chan verbs.AsyncEvent
 
 	// rx is the right to take packets off the socket. It guards what follows.
-	rx     sync.Mutex
-	recv   *udp.Receiver
-	reply  *transmit
-	packet wire.Packet
-	held   []*qp // have an answer held back
-	closed bool
+	rx           sync.Mutex
+	recv         *udp.Receiver
+	reply        *transmit
+	packet       wire.Packet
+	held         []*qp // have an answer held back
+	firstScanned int
+	closed       bool
 
 	poll pollers
 	spin int64 // how long the device's goroutine polls after traffic
@@ -94,6 +96,7 @@ func openDevice(drv *Driver, name string, addr netip.AddrPort) (*device, error) 
 	if d.waiter, err = sock.NewWaiter(d.port.fd()); err != nil {
 		return undo(err)
 	}
+	d.peers = newPeers(d.budget() / d.activeMTU)
 	d.mrs, d.qps = newMRTable(d.attr.MaxMR), newQPTable(d.attr.MaxQP)
 	d.reply = newTransmit()
 	go d.run() // ends in Close, which waits for done
@@ -150,14 +153,17 @@ func (d *device) checkSource(index int) error {
 	return fmt.Errorf("source GID index %d: the table has no such entry", index)
 }
 
-// window is how many bytes a QP may have unacknowledged. The receive buffer that
-// they wait in is the peer's; ours is the best guess at it. The kernel counts more
-// than the payload against it: about double for packets of 4096 bytes.
+// budget is how many bytes may be unacknowledged towards one peer. The receive
+// buffer that they wait in is the peer's; ours is the best guess at it. The kernel
+// counts more than the payload against it: about double for packets of 4096 bytes.
+func (d *device) budget() int { return d.sock.Features().RecvBuffer / 4 }
+
+// window is the same for one QP.
 func (d *device) window() int {
 	if d.opt.Window > 0 {
 		return d.opt.Window
 	}
-	return min(defaultWindow, d.sock.Features().RecvBuffer/4)
+	return min(defaultWindow, d.budget())
 }
 
 const defaultWindow = 1 << 20

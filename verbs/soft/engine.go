@@ -337,8 +337,11 @@ func (d *device) scan(now int64) {
 	d.timerMu.Unlock()
 	next := int64(math.MaxInt64)
 	slots := d.qps.all()
+	d.firstScanned++
 	for i := range slots {
-		q := slots[i].Load()
+		// Not always the same ones first: where all are due because a buffer
+		// overflowed, the last ones might never find room.
+		q := slots[(i+d.firstScanned*61)%len(slots)].Load()
 		if q == nil {
 			continue
 		}

@@ -122,7 +122,7 @@ func childMain(addr string) error {
 	if err := json.Unmarshal(in.Bytes(), &peer); err != nil {
 		return err
 	}
-	if err := e.connect(peer, verbs.PathOpts{RetryCount: 7, RNRRetry: 7}); err != nil {
+	if err := e.connect(peer, verbs.PathOpts{RetryCount: 7, RNRRetry: 7, Timeout: 18}); err != nil {
 		return err
 	}
 	if err := out.Encode("ready"); err != nil {
@@ -371,7 +371,7 @@ func TestTwoProcesses(t *testing.T) {
 			}
 			e := mustEnd(t, addrs[0], 64<<20, Options{})
 			c := startChild(t, addrs[1])
-			c.connect(e, verbs.PathOpts{RetryCount: 7, RNRRetry: 7})
+			c.connect(e, verbs.PathOpts{RetryCount: 7, RNRRetry: 7, Timeout: 18})
 			m := e.region.Bytes()
 			for i := range m {
 				m[i] = byte(i*7 + i>>11)
@@ -482,7 +482,7 @@ func TestPeerKilled(t *testing.T) {
 func TestKilledWriter(t *testing.T) {
 	e := mustEnd(t, "127.0.0.1", 64<<20, Options{})
 	c := startChild(t, "127.0.0.2")
-	c.connect(e, verbs.PathOpts{RetryCount: 7, RNRRetry: 7})
+	c.connect(e, verbs.PathOpts{RetryCount: 7, RNRRetry: 7, Timeout: 18})
 	m := e.region.Bytes()
 	for i := range m {
 		m[i] = 0xA5
@@ -491,6 +491,7 @@ func TestKilledWriter(t *testing.T) {
 	for verbs.LoadWord(m) == 0xA5A5A5A5A5A5A5A5 {
 		e.ctx.Progress()
 	}
+	before := e.unknown()
 	if err := e.qp.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -501,10 +502,7 @@ func TestKilledWriter(t *testing.T) {
 		m[i] = 0x5A
 	}
 	// The writer keeps sending until it is killed; its packets find no QP.
-	before := e.unknown()
-	for e.unknown() < before+8 {
-		e.ctx.Progress()
-	}
+	until(t, "packets for the closed QP", func() bool { return e.unknown() >= before+4 })
 	c.kill()
 	for i := range m {
 		if m[i] != 0x5A {
@@ -524,7 +522,7 @@ func BenchmarkTwoProcesses(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			e := mustEnd(b, "127.0.0.1", 64<<20, Options{})
 			c := startChild(b, "127.0.0.2")
-			c.connect(e, verbs.PathOpts{RetryCount: 7, RNRRetry: 7})
+			c.connect(e, verbs.PathOpts{RetryCount: 7, RNRRetry: 7, Timeout: 18})
 			m := e.region.Bytes()
 			for i := 0; i < len(m); i += 4096 {
 				m[i] = 1

@@ -29,12 +29,14 @@ type qp struct {
 	conn   *rc.Conn
 	dead   bool
 	dest   *udp.Dest // nil until the peer is known
-	peer   udp.IP    // the only address packets are taken from
+	source udp.IP    // the only address packets are taken from
 	sender wire.Path // of packets to the peer
 	from   wire.Path // of packets from the peer's port fromPort
 	// The source port of a peer that is no soft device is not known beforehand.
 	fromPort uint16
 	anyID    bool // see Identification
+	to       *peer
+	flying   int32 // of to.flying
 }
 
 // minRTO is the least time after which packets that nobody answered are sent
@@ -101,6 +103,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPMask) error {
 	q.conn.Modify(attr, mask)
 	if mask&verbs.MaskState != 0 && attr.State == verbs.QPReset {
 		q.dest = nil
+		q.toward(nil)
 	}
 	t := q.dev.spare.take()
 	q.dev.pump(q, t, q.dev.now())
@@ -130,8 +133,9 @@ func (q *qp) route(av *verbs.AV) error {
 		port = verbs.RoCEPort
 	}
 	peer := netip.AddrPortFrom(to, port)
+	q.toward(d.peers.get(peer))
 	q.dest = d.sock.NewDest(peer, udp.DestOptions{TrafficClass: av.TrafficClass, HopLimit: av.HopLimit})
-	q.peer = udp.IP(av.DGID)
+	q.source = udp.IP(av.DGID)
 	q.sender = wire.NewPath(d.addr, peer)
 	q.fromPort = port
 	q.from = wire.NewPath(peer, d.addr)
@@ -188,6 +192,7 @@ func (q *qp) Close() error {
 	q.mu.Lock()
 	q.dead = true
 	q.deadline.Store(0)
+	q.toward(nil)
 	q.mu.Unlock()
 	return nil
 }
@@ -199,13 +204,13 @@ var errQPClosed error = &verbs.Error{Kind: verbs.ErrClosed}
 // back.
 func (q *qp) accept(p *wire.Packet, b []byte, from *udp.Datagram, guess uint16) (id uint16, ok bool) {
 	c := &q.dev.counters
-	if q.dest == nil || from.From != q.peer {
+	if q.dest == nil || from.From != q.source {
 		c.wrongSource.Add(1)
 		return guess, false
 	}
 	if from.Port != q.fromPort {
 		q.fromPort = from.Port
-		q.from = wire.NewPath(netip.AddrPortFrom(verbs.GID(q.peer).Addr(), from.Port), q.dev.addr)
+		q.from = wire.NewPath(netip.AddrPortFrom(verbs.GID(q.source).Addr(), from.Port), q.dev.addr)
 	}
 	id, ok = q.from.Solve(guess, b)
 	if !ok || id >= udp.MaxSegments && !q.anyID {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/verbstest"
@@ -73,7 +74,7 @@ func linkPair(t *testing.T, p *verbstest.Pair, cq *verbs.CQ) (a, b *verbs.QP) {
 		qps[i] = q
 	}
 	for i, q := range qps {
-		if err := q.Connect(eps[i], eps[1-i], verbs.PathOpts{Access: verbstest.All, RetryCount: 7, RNRRetry: 7}, nil); err != nil {
+		if err := q.Connect(eps[i], eps[1-i], verbs.PathOpts{Access: verbstest.All, RetryCount: 7, RNRRetry: 7, Timeout: 18}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,9 +120,10 @@ func manyQPs(t *testing.T, o Options) {
 		})
 	}
 	var count [qps]int
+	start := time.Now()
 	for _, w := range p.A.Wait(qps * rounds) {
 		if w.Status != verbs.WCSuccess {
-			t.Fatalf("%+v", w)
+			t.Fatalf("%+v after %v: %+v; here %+v; there %+v", w, time.Since(start), posted[w.ID].Stats(), deviceOf(p.A.Ctx).count(), deviceOf(p.B.Ctx).count())
 		}
 		count[w.ID]++
 	}

@@ -56,6 +56,7 @@ func (s *spares) give(t *transmit) {
 
 // pump sends everything that the QP may send now; the QP's lock is held.
 func (d *device) pump(q *qp, t *transmit, now int64) {
+	q.conn.Share(q.share())
 	for {
 		more := q.conn.Pump(now, t.out)
 		if !d.deliver(q, t) && !more {
@@ -63,6 +64,7 @@ func (d *device) pump(q *qp, t *transmit, now int64) {
 		}
 	}
 	d.noteDeadline(q, now)
+	q.noteFlying()
 }
 
 // deliver takes an output where it belongs and empties it; the QP's lock is held.

@@ -78,6 +78,20 @@ func (c *Conn) State() verbs.QPState { return c.attr.State }
 // Attr are the attributes set so far and the state.
 func (c *Conn) Attr() verbs.QPAttr { return c.attr }
 
+// InFlight is how many packets were sent, or asked for, and are not answered; those
+// that were lost count until they have been sent again.
+func (c *Conn) InFlight() int {
+	if c.NextTick() == 0 {
+		return 0
+	}
+	return int(max(c.top.Diff(c.una), 0))
+}
+
+// Share bounds the packets in flight beside the window, from the next Pump on: an
+// owner whose connections send into one buffer divides it among those that have
+// packets in flight. 0 is no bound.
+func (c *Conn) Share(packets int) { c.win.share = uint32(max(packets, 0)) }
+
 // Stats are the counters since the last reset.
 func (c *Conn) Stats() verbs.QPStats { return c.stats }
 

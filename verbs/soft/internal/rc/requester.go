@@ -124,9 +124,14 @@ func (c *Conn) pumpRequests(now int64, out *Output) (more bool) {
 			return false
 		}
 		flight := c.nxt.Sub(c.una)
-		if flight >= c.win.size {
-			c.win.limited = true
-			return false
+		if flight >= c.win.room() {
+			if c.unasked == 0 || flight >= c.win.size {
+				c.win.full()
+				return false
+			}
+			// The share has become smaller after packets that nobody was asked
+			// to answer: the next one asks.
+			c.ask = true
 		}
 		if len(out.Packets) == cap(out.Packets) || cap(out.frags)-len(out.frags) < int(w.nsge) {
 			return true
@@ -140,7 +145,7 @@ func (c *Conn) pumpRequests(now int64, out *Output) (more bool) {
 			return false
 		case w.op == verbs.OpRead:
 			if !c.sendRead(w, flight, out) {
-				c.win.limited = true
+				c.win.full()
 				return false
 			}
 		default:
@@ -218,7 +223,7 @@ func (c *Conn) sendData(w *sendWQE, out *Output) {
 	}
 	// An answer is asked for at the end of a message, four times a window (always
 	// when that is below 8) and after a loss.
-	ask := last || c.ask || c.unasked+1 >= c.win.size>>2
+	ask := last || c.ask || c.unasked+1 >= c.win.room()>>2
 	c.ask = false
 	if ask {
 		c.unasked = 0
@@ -256,11 +261,12 @@ func putImm(p *Packet, imm uint32) {
 func (c *Conn) sendRead(w *sendWQE, flight uint32, out *Output) bool {
 	done := c.nxt.Sub(w.psn)
 	share := uint32(min(len(c.reads.end), 4))
-	n := min(w.packets-done, max(c.win.size/share, 1))
+	room := c.win.room()
+	n := min(w.packets-done, max(room/share, 1))
 	if end, ok := c.reads.again(); ok {
 		n = end.Sub(c.nxt)
 	}
-	if flight > 0 && flight+n > c.win.size {
+	if flight > 0 && flight+n > room {
 		return false
 	}
 	off := done << c.mtuShift

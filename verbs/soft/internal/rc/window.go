@@ -18,15 +18,28 @@ type window struct {
 	recover   wire.PSN // losses before this PSN have been answered already
 	lost      bool     // recover is valid
 	limited   bool     // the window, and nothing else, held packets back lately
+	share     uint32   // what Share allows; 0: no bound
 
 	// What the last timeout changed, until the next change.
 	sizeWas, thresholdWas uint32
 }
 
 func (w *window) init(initial, most int) {
-	*w = window{max: uint32(most), threshold: uint32(most)}
+	*w = window{max: uint32(most), threshold: uint32(most), share: w.share}
 	w.size = min(uint32(initial), w.max)
 }
+
+// room is how many packets may be in flight now.
+func (w *window) room() uint32 {
+	if w.share != 0 && w.share < w.size {
+		return w.share
+	}
+	return w.size
+}
+
+// full notes that the window holds packets back. Where it is the share, that says
+// nothing of the path.
+func (w *window) full() { w.limited = w.room() == w.size }
 
 // arrived notes n packets that the peer has answered.
 func (w *window) arrived(n uint32, una wire.PSN) {
