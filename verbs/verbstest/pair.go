@@ -28,7 +28,7 @@ type Fixture struct {
 	Cap      verbs.QPCap    // 64 requests of 4 elements, both ways
 	Depth    int            // of the CQ: all that a QP can complete
 	SigAll   bool           // every send is signaled
-	Path     verbs.PathOpts // RetryCount and RNRRetry: 7 unless Limited is set
+	Path     verbs.PathOpts // unless Limited is set, RetryCount and RNRRetry are 7 and Timeout is 17 (0.5 s)
 	Limited  bool           // take RetryCount and RNRRetry as they are
 
 	MakePD     func(*Side) error
@@ -88,6 +88,11 @@ func (f Fixture) New(tb testing.TB, open Open) *Pair {
 	}
 	if !f.Limited {
 		f.Path.RetryCount, f.Path.RNRRetry = 7, 7
+		if f.Path.Timeout == 0 {
+			// A busy machine takes the processor away for longer than eight
+			// times the usual 67 ms.
+			f.Path.Timeout = 17
+		}
 	}
 	f.Path.Access = f.QPAccess
 	a, b := open(tb)
