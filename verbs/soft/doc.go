@@ -51,7 +51,7 @@
 // Imports: verbs and the packages beneath this one.
 // Goroutines: device.run, one per device, waited for by its Close.
 // Locks, in the order they are taken: device.rx, qp.mu, cq.mu; pd.mu, device.mu,
-// the table locks and device.timerMu are leaves and never held while another is
-// taken. Under -race registered memory is invisible to the detector because the
+// peers.mu, the table locks and device.timerMu are leaves and never held while
+// another is taken. Under -race registered memory is invisible to the detector because the
 // kernel maps it.
 package soft
