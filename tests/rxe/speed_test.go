@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/ibv"
 	"github.com/railstore/railstore/verbs/perf"
@@ -23,7 +25,7 @@ import (
 
 // contest is one comparison: the same messages over the same pair of net devices
 // by two programs, in turns. Rates of this kind of guest change from one minute
-// to the next, so only ratios of neighbours count.
+// to the next with what else its host does, so only ratios of neighbours count.
 type contest struct {
 	Name      string  `json:"name"`
 	Unit      string  `json:"unit"`
@@ -37,22 +39,33 @@ type contest struct {
 
 type round struct{ Ours, Theirs float64 }
 
-func (r round) ratio() float64 { return r.Ours / r.Theirs }
-
-// ratio is the median of the rounds' ratios.
-func (c *contest) ratio() float64 {
-	var v []float64
-	for _, r := range c.Rounds {
-		v = append(v, r.ratio())
+// best are both sides' best rounds: what others do on the host can only slow a
+// round down.
+func (c *contest) best() (ours, theirs float64) {
+	pick := slices.Max[[]float64]
+	if c.AtMost > 0 {
+		pick = slices.Min[[]float64]
 	}
-	return median(v)
+	var a, b []float64
+	for _, r := range c.Rounds {
+		a, b = append(a, r.Ours), append(b, r.Theirs)
+	}
+	return pick(a), pick(b)
 }
 
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return math.NaN()
+// ratio is that of the best rounds.
+func (c *contest) ratio() float64 {
+	ours, theirs := c.best()
+	return ours / theirs
+}
+
+// middle is the median of the rounds' ratios.
+func (c *contest) middle() float64 {
+	var v []float64
+	for _, r := range c.Rounds {
+		v = append(v, r.Ours/r.Theirs)
 	}
-	v = slices.Sorted(slices.Values(v))
+	slices.Sort(v)
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
@@ -69,7 +82,7 @@ func (c *contest) target() string {
 }
 
 // speedRounds is how often each side of a contest runs.
-const speedRounds = 5
+const speedRounds = 7
 
 // TestGuestSpeed measures in one boot of the guest and prints the table. A ratio
 // that is missed is an error under RS_REQUIRE=speed only: a busy host shows
@@ -97,32 +110,33 @@ func TestGuestSpeed(t *testing.T) {
 	}
 }
 
-// table is the result for people: medians, and the median of the ratios.
+// table is the result for people: the best round of either side, their ratio, and
+// the median of the rounds' ratios.
 func table(all []*contest) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-22s %-8s %10s %10s  %-24s %7s %10s %9s\n", "test", "unit", "ours", "theirs", "reference", "ratio", "(min-max)", "wanted")
+	fmt.Fprintf(&b, "%-22s %-6s %9s %9s  %-22s %6s %8s %8s\n", "test", "unit", "ours", "theirs", "reference", "ratio", "(median)", "wanted")
 	for _, c := range all {
-		var ours, theirs, ratios []float64
-		for _, r := range c.Rounds {
-			ours, theirs, ratios = append(ours, r.Ours), append(theirs, r.Theirs), append(ratios, r.ratio())
-		}
+		ours, theirs := c.best()
 		mark := ""
 		if !c.met() {
 			mark = "  missed"
 		}
-		fmt.Fprintf(&b, "%-22s %-8s %10.2f %10.2f  %-24s %7.3f %.2f-%.2f %9s%s\n", c.Name, c.Unit, median(ours), median(theirs), c.Reference,
-			c.ratio(), slices.Min(ratios), slices.Max(ratios), c.target(), mark)
+		fmt.Fprintf(&b, "%-22s %-6s %9.2f %9.2f  %-22s %6.3f %8.3f %8s%s\n", c.Name, c.Unit, ours, theirs, c.Reference, c.ratio(), c.middle(), c.target(), mark)
 	}
 	return b.String()
 }
 
 func TestTable(t *testing.T) {
-	c := &contest{Name: "x", Unit: "MiB/s", Reference: "y", AtLeast: 0.97, Rounds: []round{{10, 10}, {9, 10}, {30, 10}}}
-	if c.ratio() != 1 || !c.met() || !strings.Contains(table([]*contest{c}), "1.000 0.90-3.00   >= 0.97\n") {
-		t.Errorf("%v %v\n%s", c.ratio(), c.met(), table([]*contest{c}))
+	c := &contest{Name: "x", Unit: "MiB/s", Reference: "y", AtLeast: 0.97, Rounds: []round{{10, 10}, {9, 12}, {11, 10}}}
+	if r := c.ratio(); r < 0.91 || r > 0.92 || c.met() || c.middle() != 1 || !strings.Contains(table([]*contest{c}), " 0.917    1.000  >= 0.97  missed\n") {
+		t.Errorf("%v %v\n%s", r, c.met(), table([]*contest{c}))
 	}
-	c = &contest{AtMost: 1.15, Rounds: []round{{12, 10}}}
-	if c.met() || !strings.Contains(table([]*contest{c}), "missed") {
+	c = &contest{AtMost: 1.15, Rounds: []round{{12, 10}, {11, 30}}}
+	if !c.met() || strings.Contains(table([]*contest{c}), "missed") {
+		t.Error("a latency within its bound was missed")
+	}
+	c.AtMost = 1.05
+	if c.met() {
 		t.Error("a latency over its bound was not missed")
 	}
 }
@@ -141,7 +155,7 @@ func TestMeasure(t *testing.T) {
 		for _, c := range []struct{ size, iters int }{{64 << 10, 500}, {1 << 20, 40}} {
 			test := perf.Test{Op: op, Kind: perf.Bandwidth, Size: c.size, Iters: c.iters, Warmup: c.iters / 20, Depth: 128, QPs: 1}
 			all = append(all, &contest{Name: fmt.Sprintf("ibv %s %s", test.Name(), bytesText(c.size)), Unit: "MiB/s", Reference: "ib_" + test.Name(), AtLeast: 0.97,
-				ours: ourIBV(test), theirs: stockTool(test)})
+				ours: pinned(ourIBV(test)), theirs: stockTool(test, "taskset", "-c", "0")})
 		}
 	}
 	lat := perf.Test{Op: verbs.OpWrite, Kind: perf.Latency, Size: 64, Iters: 2000, Warmup: 100, Depth: 1, QPs: 1}
@@ -172,6 +186,29 @@ func bytesText(n int) string {
 		return strconv.Itoa(n>>20) + "Mi"
 	}
 	return strconv.Itoa(n>>10) + "Ki"
+}
+
+// pinned runs a measurement on the first processor, as taskset runs a stock tool.
+// rxe sends in the time of whoever posts: when that is moved to another processor
+// between two posts, packets overtake each other and are sent again, and a figure
+// tells how often that happened and nothing else.
+func pinned(f func(t *testing.T) float64) func(t *testing.T) float64 {
+	return func(t *testing.T) float64 {
+		t.Helper()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var old, first unix.CPUSet
+		first.Set(0)
+		if err := errors.Join(unix.SchedGetaffinity(0, &old), unix.SchedSetaffinity(0, &first)); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.SchedSetaffinity(0, &old); err != nil {
+				t.Error(err)
+			}
+		}()
+		return f(t)
+	}
 }
 
 // ourIBV measures between rxe0 and rxe2 with both ends in this process.
@@ -242,10 +279,10 @@ func between(t *testing.T, test perf.Test, drivers [2]verbs.Driver, devices [2]s
 
 // stockTool measures with the test of perftest, between the same two devices. It
 // sometimes fails to tell the clock's rate and prints "inf"; it is asked again.
-func stockTool(test perf.Test) func(t *testing.T) float64 {
+func stockTool(test perf.Test, with ...string) func(t *testing.T) float64 {
 	return func(t *testing.T) float64 {
 		t.Helper()
-		args := []string{"ib_" + test.Name(), "-F", "-x", "1", "-s", strconv.Itoa(test.Size), "-n", strconv.Itoa(test.Iters)}
+		args := append(slices.Clone(with), "ib_"+test.Name(), "-F", "-x", "1", "-s", strconv.Itoa(test.Size), "-n", strconv.Itoa(test.Iters))
 		if test.Kind == perf.Bandwidth {
 			args = append(args, "-t", strconv.Itoa(test.Depth))
 		}

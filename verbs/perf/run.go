@@ -90,7 +90,7 @@ func (e *End) bandwidth(ctx context.Context) (Result, error) {
 				inflight[q] += n
 			}
 		}
-		n, err := e.some(ctx)
+		n, err := e.cq.PollWait(ctx, e.wcs[:], 200)
 		if err != nil {
 			return Result{}, err
 		}
@@ -178,18 +178,6 @@ func (e *End) readLatency(ctx context.Context, ns *[]int64) error {
 		}
 	}
 	return nil
-}
-
-// some waits actively for completions.
-func (e *End) some(ctx context.Context) (int, error) {
-	for i := 1; ; i++ {
-		if n, err := e.cq.Poll(e.wcs[:]); n > 0 || err != nil {
-			return n, err
-		}
-		if i%4096 == 0 && ctx.Err() != nil {
-			return 0, ctx.Err()
-		}
-	}
 }
 
 // one waits actively for one completion.
