@@ -64,7 +64,7 @@ func TestDeadShard(t *testing.T) {
 	if h := client.Health(ctx, "shard/0"); !h.Dead() {
 		t.Errorf("%v", h)
 	}
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := client.WaitReady(short); err == nil || !strings.Contains(err.Error(), "shard/0 is dead (no heartbeat") || !strings.Contains(err.Error(), "shard/1 has not joined") {
 		t.Errorf("%v", err)
