@@ -77,7 +77,7 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 		q.mu.Unlock()
 		return 0, errCQClosed
 	}
-	n := int(C.rs_poll(q.cq, (*C.struct_rs_wc)(unsafe.Pointer(unsafe.SliceData(wcs))), C.int(len(wcs))))
+	n := int(C.rs_poll(C.uintptr_t(uintptr(unsafe.Pointer(q.cq))), (*C.struct_rs_wc)(unsafe.Pointer(unsafe.SliceData(wcs))), C.int(len(wcs))))
 	q.mu.Unlock()
 	if n > 0 {
 		return n, nil

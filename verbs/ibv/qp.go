@@ -82,7 +82,7 @@ func (q *qp) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 		q.mu.Unlock()
 		return 0, errQPClosed
 	}
-	r := C.rs_post_send(q.qp, (*C.struct_rs_send_wr)(unsafe.Pointer(unsafe.SliceData(wrs))), C.int(len(wrs)),
+	r := C.rs_post_send(C.uintptr_t(uintptr(unsafe.Pointer(q.qp))), (*C.struct_rs_send_wr)(unsafe.Pointer(unsafe.SliceData(wrs))), C.int(len(wrs)),
 		(*C.struct_ab_sge)(unsafe.Pointer(unsafe.SliceData(sges))))
 	q.mu.Unlock()
 	if e := unix.Errno(uint32(r)); e != 0 {
@@ -98,7 +98,7 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR, sges []verbs.SGE) (int, error) {
 		q.mu.Unlock()
 		return 0, errQPClosed
 	}
-	r := C.rs_post_recv(q.qp, (*C.struct_rs_recv_wr)(unsafe.Pointer(unsafe.SliceData(wrs))), C.int(len(wrs)),
+	r := C.rs_post_recv(C.uintptr_t(uintptr(unsafe.Pointer(q.qp))), (*C.struct_rs_recv_wr)(unsafe.Pointer(unsafe.SliceData(wrs))), C.int(len(wrs)),
 		(*C.struct_ab_sge)(unsafe.Pointer(unsafe.SliceData(sges))))
 	q.mu.Unlock()
 	if e := unix.Errno(uint32(r)); e != 0 {

@@ -353,8 +353,10 @@ static int64_t outcome(int taken, int err)
  * order between two CPUs when it is given more at once. */
 enum { chain_bytes = 64 << 10 };
 
-int64_t rs_post_send(struct rs_qp *q, const struct rs_send_wr *w, int n, struct ab_sge *sge)
+int64_t rs_post_send(uintptr_t qp, const struct rs_send_wr *w, int n, struct ab_sge *sge)
 {
+	struct rs_qp *q = (struct rs_qp *)qp;
+
 	for (int done = 0; done < n;) {
 		struct ab_send_wr *bad = NULL;
 		uint64_t bytes = 0;
@@ -380,8 +382,10 @@ int64_t rs_post_send(struct rs_qp *q, const struct rs_send_wr *w, int n, struct 
 	return outcome(n, 0);
 }
 
-int64_t rs_post_recv(struct rs_qp *q, const struct rs_recv_wr *w, int n, struct ab_sge *sge)
+int64_t rs_post_recv(uintptr_t qp, const struct rs_recv_wr *w, int n, struct ab_sge *sge)
 {
+	struct rs_qp *q = (struct rs_qp *)qp;
+
 	for (int done = 0; done < n;) {
 		int k = n - done < RS_BATCH ? n - done : RS_BATCH, r;
 		struct ab_recv_wr *bad = NULL;
@@ -412,9 +416,10 @@ static const uint8_t wc_opcodes[] = {
 	[AB_WC_SEND] = 0, [AB_WC_RDMA_WRITE] = 1, [AB_WC_RDMA_READ] = 2, [AB_WC_COMP_SWAP] = 3, [AB_WC_FETCH_ADD] = 4,
 };
 
-int rs_poll(struct ab_cq *cq, struct rs_wc *out, int n)
+int rs_poll(uintptr_t handle, struct rs_wc *out, int n)
 {
 	enum { chunk = 32 };
+	struct ab_cq *cq = (struct ab_cq *)handle;
 	struct ab_wc wc[chunk];
 	int got = 0;
 

@@ -121,11 +121,14 @@ int rs_modify_qp(struct rs_lib *lib, struct rs_qp *q, struct ab_qp_attr *attr, i
 int rs_query_qp(struct rs_lib *lib, struct rs_qp *q, struct ab_qp_attr *attr, struct ab_qp_init_attr *init);
 int rs_destroy_qp(struct rs_lib *lib, struct rs_qp *q);
 
+/* The three of the hot path take their handle as a number: Go looks every pointer
+ * to a struct with pointers over before a call. */
+
 /* Both return how many were taken in the upper half and an errno in the lower. */
-int64_t rs_post_send(struct rs_qp *q, const struct rs_send_wr *wr, int n, struct ab_sge *sge);
-int64_t rs_post_recv(struct rs_qp *q, const struct rs_recv_wr *wr, int n, struct ab_sge *sge);
+int64_t rs_post_send(uintptr_t qp, const struct rs_send_wr *wr, int n, struct ab_sge *sge);
+int64_t rs_post_recv(uintptr_t qp, const struct rs_recv_wr *wr, int n, struct ab_sge *sge);
 
 /* The number of completions, or minus an errno. */
-int rs_poll(struct ab_cq *cq, struct rs_wc *out, int n);
+int rs_poll(uintptr_t cq, struct rs_wc *out, int n);
 
 #endif

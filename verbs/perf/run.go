@@ -220,6 +220,13 @@ func (e *End) pingPong(ctx context.Context, first bool, ns *[]int64) error {
 		if _, err := e.qps[0].PostSend(e.wrs, e.sges); err != nil {
 			return err
 		}
+		// The buffer is written again only when the last message has left it. That
+		// is asked now, while the peer is at work.
+		for n := 1; e.sent < i+1; n++ {
+			if err := e.reap(ctx, n); err != nil {
+				return err
+			}
+		}
 		if first {
 			if err := e.await(ctx, i+1, tag); err != nil {
 				return err
@@ -229,12 +236,6 @@ func (e *End) pingPong(ctx context.Context, first bool, ns *[]int64) error {
 				*ns = append(*ns, int64(now.Sub(last)))
 			}
 			last = now
-		}
-		// The buffer is written again only when the last message has left it.
-		for n := 1; e.sent < i+1; n++ {
-			if err := e.reap(ctx, n); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
