@@ -97,7 +97,7 @@ const inlineMost = 220
 func (e *End) createQP() (*verbs.QP, error) {
 	t := e.test
 	init := verbs.QPInit{SendCQ: e.cq, RecvCQ: e.cq, Cap: verbs.QPCap{MaxSendWR: t.Depth + 1, MaxRecvWR: t.Depth + 1, MaxSendSGE: 1, MaxRecvSGE: 1}}
-	if t.Kind == Latency && t.Op != verbs.OpRead && t.Size <= inlineMost {
+	if t.Kind == Latency && t.Op != verbs.OpRead && t.Size <= inlineMost && !t.NoInline {
 		init.Cap.MaxInline = t.Size
 		if qp, err := e.pd.CreateQP(init); err == nil {
 			return qp, nil

@@ -24,6 +24,9 @@ type Test struct {
 	Depth  int // messages in flight on a QP
 	QPs    int
 	MTU    int // cap on the path MTU; 0: what both ends allow
+	// NoInline sends short messages of a latency test from registered memory like
+	// all others; else they go inline where the device takes that.
+	NoInline bool
 }
 
 // Name is perftest's name of the test, as in write_bw.
