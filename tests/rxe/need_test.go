@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ var tools = []struct{ command, pkg string }{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"busybox", "busybox-static"},
 	{"modprobe", "kmod"},
+	{"depmod", "kmod"},
 	{"dpkg", "dpkg"},
 	{"apt-get", "apt"},
 	{"cc", "gcc"},
@@ -24,6 +26,7 @@ var tools = []struct{ command, pkg string }{
 	{"ip", "iproute2"},
 	{"rdma", "iproute2"},
 	{"nsenter", "util-linux"},
+	{"taskset", "util-linux"},
 	{"ibv_rc_pingpong", "ibverbs-utils"},
 	{"ib_write_bw", "perftest"},
 	{"tcpdump", "tcpdump"},
@@ -86,12 +89,26 @@ func lacking() []string {
 			add(t.pkg)
 		}
 	}
+	// The guest's first process runs where there are no shared libraries.
+	if p, err := lookPath("busybox"); err == nil && !static(p) {
+		add("busybox-static")
+	}
 	for _, l := range libraries {
 		if m, _ := filepath.Glob(l.glob); len(m) == 0 {
 			add(l.pkg)
 		}
 	}
 	return pkgs
+}
+
+// static tells whether a program needs no loader.
+func static(file string) bool {
+	f, err := elf.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 // lookPath also finds what is for root only.
@@ -125,4 +142,13 @@ func install(pkgs []string) (string, error) {
 		return out, err
 	}
 	return run(args...)
+}
+
+func TestStatic(t *testing.T) {
+	if static("/bin/sh") {
+		t.Error("the shell was taken for a static program")
+	}
+	if static("need_test.go") {
+		t.Error("a text was taken for a program")
+	}
 }
