@@ -5,6 +5,7 @@ package ibv
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,7 +17,14 @@ import (
 	"github.com/railstore/railstore/verbs/verbstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if f := fakeLibrary.file; f != "" {
+			_ = os.RemoveAll(filepath.Dir(f))
+		}
+		os.Exit(code)
+	}))
+}
 
 // Two devices that reach each other, for the tests that need hardware or
 // Soft-RoCE, as in RS_TEST_IBV=mlx5_0,mlx5_1.
