@@ -263,10 +263,8 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 	defer l.poller.sleeping(-1, scan)
 	s.waiting.Store(true)
 	defer s.waiting.Store(false)
-	probeAt := l.cfg.ProbeAfter
-	if probeAt < 0 {
-		probeAt = math.MaxInt64
-	}
+	touch, harvest := newAlarm(l.cfg.TouchAfter, l.cfg.TouchEvery), newAlarm(l.cfg.HarvestEvery, l.cfg.HarvestEvery)
+	ask := newAlarm(l.cfg.ProbeAfter, l.cfg.ProbeEvery)
 	for {
 		if l.answered(s) {
 			return l.accept(s)
@@ -280,17 +278,22 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 			l.Fail(l.errorf(LayerWait, "call", fmt.Errorf("%w: %v", ErrTimeout, l.cfg.WaitTimeout)), true)
 			return l.down("call")
 		}
-		if waited >= probeAt {
-			l.touch()
-			if l.cfg.Probe != nil {
-				if dead, why := l.cfg.Probe(ctx, l.label); dead {
-					l.Fail(l.errorf(LayerNode, "call", fmt.Errorf("%w: %s", ErrPeerDead, why)), true)
-					continue
-				}
-			}
-			probeAt = clock() - s.since + l.cfg.ProbeEvery
+		if harvest.rings(waited) {
+			l.count.Harvests.Add(1)
+			l.poller.help()
+			continue
 		}
-		s.timer.Reset(min(l.cfg.WaitTimeout, probeAt) - waited)
+		if touch.rings(waited) {
+			l.touch()
+			if l.State() != Active {
+				continue
+			}
+		}
+		if ask.rings(waited) && l.cfg.Waiting != nil {
+			l.count.Probes.Add(1)
+			l.cfg.Waiting(l.label)
+		}
+		s.timer.Reset(min(l.cfg.WaitTimeout, touch.at, harvest.at, ask.at) - waited)
 		select {
 		case <-s.wake:
 		case <-s.timer.C:
@@ -302,12 +305,36 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 	}
 }
 
+// alarm is a moment of a wait and its repetitions.
+type alarm struct{ at, every time.Duration }
+
+func newAlarm(after, every time.Duration) alarm {
+	if after < 0 || every < 0 {
+		return alarm{at: math.MaxInt64}
+	}
+	return alarm{at: after, every: every}
+}
+
+// rings reports whether it is time, and sets the next time.
+func (a *alarm) rings(waited time.Duration) bool {
+	if waited < a.at {
+		return false
+	}
+	a.at = waited + a.every
+	return true
+}
+
 // touch writes nothing to the peer. Once a request was acknowledged the client has
 // nothing under way, and its QP cannot notice that the peer's has gone: only a
 // retry that runs out can tell. One touch at a time is enough for a lane; when the
 // send queue has no room, something is under way already.
 func (l *Lane) touch() {
 	l.mu.Lock()
+	if l.touching && clock()-l.touched >= l.cfg.TouchTimeout && l.cfg.TouchTimeout > 0 {
+		l.mu.Unlock()
+		l.Fail(l.errorf(LayerTracked, "call", fmt.Errorf("%w: %v", ErrTracked, l.cfg.TouchTimeout)), true)
+		return
+	}
 	if l.destroyed || l.touching || l.State() != Active || !l.sq.reserve(1) {
 		l.mu.Unlock()
 		return
@@ -317,7 +344,8 @@ func (l *Lane) touch() {
 	_, err := l.qp.PostSend(wrs, nil)
 	if err == nil {
 		l.sq.posted(1, true)
-		l.touching = true
+		l.touching, l.touched = true, clock()
+		l.count.Touches.Add(1)
 	}
 	l.mu.Unlock()
 	if err != nil {
@@ -354,7 +382,8 @@ func (l *Lane) settle(s *slot, err error) error {
 }
 
 // awaitQuiet waits for the late answer of a request that was given up. When it
-// does not come, the QP is destroyed, and the peer can reach nothing any more.
+// does not come, the lane fails and the caller destroys the QP, so that the peer
+// can reach nothing any more.
 func (l *Lane) awaitQuiet(s *slot) (answered bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.Quiesce)
 	defer cancel()
@@ -362,6 +391,5 @@ func (l *Lane) awaitQuiet(s *slot) (answered bool) {
 		return true
 	}
 	l.Fail(l.errorf(LayerWait, "call", fmt.Errorf("%w: the request was given up and could still reach this process's memory", ErrTimeout)), true)
-	_ = l.closeQP()
 	return false
 }

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -29,13 +28,23 @@ type Config struct {
 	WaitTimeout    time.Duration // no answer for that long retires the lane: 60 s
 	TrackedTimeout time.Duration // no send completion for that long does, too: 10 s
 	Quiesce        time.Duration // how long a cancelled Exposed request is waited for before its QP is destroyed: 1 s
-	// While a call waits, first after ProbeAfter (1 s; negative: never), then every
-	// ProbeEvery (1 s), the peer's QP is touched with an empty WRITE, whose failure
-	// retires the lane, and Probe asks whether the peer is dead. Probe may block for
-	// a while; nil asks nobody.
-	Probe      func(ctx context.Context, l Label) (dead bool, why string)
-	ProbeAfter time.Duration
-	ProbeEvery time.Duration
+	// While a call waits, three things look for a reason, each first after one time
+	// and then every so often; negative times are never.
+	//
+	// The peer's QP is touched with an empty WRITE, whose failure retires the lane:
+	// what the device does not know of, it cannot tell.
+	TouchAfter time.Duration // 250 ms
+	TouchEvery time.Duration // 250 ms
+	// A touch that is neither acknowledged nor refused for that long retires the
+	// lane, too: some devices retry for ever.
+	TouchTimeout time.Duration // 2 s
+	// The CQ is polled, should its event be lost.
+	HarvestEvery time.Duration // 50 ms
+	// Waiting is told that a call of this lane waits, so that somebody can ask
+	// whether the peer is alive and Fail the lane if not. It must not block.
+	Waiting    func(l Label)
+	ProbeAfter time.Duration // 1 s
+	ProbeEvery time.Duration // 1 s
 
 	// Server.
 	BulkWRs   int           // requests that handlers' reads and writes may have in the send queue: 16
@@ -72,6 +81,10 @@ func (c Config) withDefaults() Config {
 	dur(&c.WaitTimeout, 60*time.Second)
 	dur(&c.TrackedTimeout, 10*time.Second)
 	dur(&c.Quiesce, time.Second)
+	dur(&c.TouchAfter, 250*time.Millisecond)
+	dur(&c.TouchEvery, 250*time.Millisecond)
+	dur(&c.TouchTimeout, 2*time.Second)
+	dur(&c.HarvestEvery, 50*time.Millisecond)
 	dur(&c.ProbeAfter, time.Second)
 	dur(&c.ProbeEvery, time.Second)
 	dur(&c.BulkGrace, time.Second)

@@ -70,7 +70,7 @@ func (c *conn) errorf(layer Layer, op string, err error) *Error {
 			}
 		}
 	})
-	return &Error{Layer: layer, Op: op, Label: c.label, Local: c.local, Remote: c.remote, Err: err}
+	return &Error{Layer: layer, Op: op, Label: c.label, Local: c.local, Remote: c.remote, Device: c.poller.ctx.Name(), Err: err}
 }
 
 // closedError asks no device: closing is no failure.
@@ -81,11 +81,11 @@ func (c *conn) closedError() *Error {
 // bad makes the error of a bad completion; the QP knows the first cause.
 func (c *conn) bad(wc *verbs.WC) *Error {
 	e := c.errorf(LayerDevice, "lane", wc.Status)
-	e.Status, e.Class = wc.Status, Classify(wc.Status)
+	e.Status, e.VendorErr, e.Class = wc.Status, wc.VendorErr, Classify(wc.Status)
 	if first := c.qp.Err(); first != nil {
 		e.Err = first
 		if w, _, ok := c.qp.FirstBad(); ok {
-			e.Status, e.Class = w.Status, Classify(w.Status)
+			e.Status, e.VendorErr, e.Class = w.Status, w.VendorErr, Classify(w.Status)
 		}
 	}
 	return e

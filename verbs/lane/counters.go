@@ -3,6 +3,8 @@ package lane
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/railstore/railstore/verbs"
 )
 
 // Counters of a pool, an acceptor or a poller. The times are measured only where
@@ -25,6 +27,10 @@ type Counters struct {
 	Timeouts          atomic.Uint64
 	BadResponses      atomic.Uint64
 	LanesDirty        atomic.Uint64
+	LanesRecovered    atomic.Uint64
+	Touches           atomic.Uint64 // empty WRITEs while calls waited
+	Harvests          atomic.Uint64 // polls of the CQ while calls waited
+	Probes            atomic.Uint64 // that a waiting call wanted the peer's health
 	DrainSubmit       atomic.Uint64 // posts that had to wait for room in the send queue
 	DrainSubmitNS     atomic.Uint64
 
@@ -53,6 +59,28 @@ type Counters struct {
 	PollLoopNS      atomic.Uint64 // time awake
 	PollerSleeps    atomic.Uint64
 	Completions     atomic.Uint64
+	// Bad completions by class. Those after the first of a QP are flushes.
+	PeerUnreachable atomic.Uint64
+	Flushed         atomic.Uint64
+	PeerRejected    atomic.Uint64
+	LocalErrors     atomic.Uint64
+	OtherErrors     atomic.Uint64
+}
+
+// bad counts a bad completion.
+func (c *Counters) bad(s verbs.WCStatus) {
+	switch Classify(s) {
+	case ClassPeerUnreachable:
+		c.PeerUnreachable.Add(1)
+	case ClassFlushed:
+		c.Flushed.Add(1)
+	case ClassPeerRejected:
+		c.PeerRejected.Add(1)
+	case ClassLocal:
+		c.LocalErrors.Add(1)
+	default:
+		c.OtherErrors.Add(1)
+	}
 }
 
 // stopwatch measures only when it was started with on.
@@ -87,6 +115,9 @@ func (c *Counters) Fields() map[string]float64 {
 		"copy_response_ns": &c.CopyResponseNS, "revoke_resource_ns": &c.RevokeResourceNS, "acquire_qp_failures": &c.AcquireQPFailures,
 		"acquire_queued": &c.AcquireQueued, "wait_sleeps": &c.WaitSleeps, "canceled": &c.Canceled, "quarantined_slots": &c.Quarantined,
 		"late_completions": &c.LateCompletions, "timeouts": &c.Timeouts, "bad_responses": &c.BadResponses, "lanes_dirty": &c.LanesDirty,
+		"lanes_recovered": &c.LanesRecovered, "touches": &c.Touches, "harvests": &c.Harvests, "probes": &c.Probes,
+		"cqe_peer_unreachable": &c.PeerUnreachable, "cqe_flushed": &c.Flushed, "cqe_peer_rejected": &c.PeerRejected,
+		"cqe_local_error": &c.LocalErrors, "cqe_other": &c.OtherErrors,
 		"drain_pending_submit_count": &c.DrainSubmit, "drain_pending_submit_ns": &c.DrainSubmitNS,
 		"ready_slots": &c.ReadySlots, "complete_response_count": &c.CompleteResponse, "complete_response_ns": &c.CompleteResponseNS,
 		"handle_ns": &c.HandleNS, "drain_pending_response_count": &c.DrainResponse, "response_batches": &c.ResponseBatches,

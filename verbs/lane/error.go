@@ -24,10 +24,14 @@ const (
 )
 
 var (
-	ErrTimeout     = errors.New("no answer in time")
-	ErrTracked     = errors.New("no completion of a posted request in time")
-	ErrPeerDead    = errors.New("the peer is dead")
-	ErrClosed      = errors.New("lane closed")
+	ErrTimeout  = errors.New("no answer in time")
+	ErrTracked  = errors.New("no completion of a posted request in time")
+	ErrPeerDead = errors.New("the peer is dead")
+	ErrDraining = errors.New("the peer takes no new work")
+	ErrClosed   = errors.New("lane closed")
+	// ErrNotQuiet comes with the error of an Exposed call whose memory the peer may
+	// still reach: it must not be used again.
+	ErrNotQuiet    = errors.New("the QP could not be destroyed, and the peer may still reach the request's memory")
 	ErrDown        = errors.New("no usable lane")
 	ErrTooLarge    = errors.New("larger than the slot")
 	ErrBadResponse = errors.New("the answer does not match its checksum or its request")
@@ -104,7 +108,9 @@ type Error struct {
 	Op            string // call, start, wait, read, write, reply, lane
 	Label         Label
 	Local, Remote End
+	Device        string
 	Status        verbs.WCStatus // the first bad completion, for LayerDevice
+	VendorErr     uint32         // of that completion
 	Class         Class          // of Status
 	Err           error          // the first cause
 }
@@ -122,6 +128,9 @@ func (e *Error) Detail() string {
 		b.WriteString(e.Err.Error())
 	} else {
 		b.WriteString("failed")
+	}
+	if e.VendorErr != 0 {
+		fmt.Fprintf(&b, " (vendor error %#x)", e.VendorErr)
 	}
 	if e.Class != "" {
 		b.WriteString(" [" + string(e.Class) + "]")

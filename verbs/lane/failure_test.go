@@ -265,10 +265,18 @@ func TestServerNoticesLostCompletions(t *testing.T) {
 }
 
 func TestProbeSaysDead(t *testing.T) {
-	var asked atomic.Int32
+	asked := make(chan Label, 100)
 	h := newHeld()
 	r := newRig(t, rigOptions{workers: 1, cfg: Config{ProbeAfter: 10 * time.Millisecond, ProbeEvery: 10 * time.Millisecond,
-		Probe: func(_ context.Context, l Label) (bool, string) { return asked.Add(1) == 3, "no heartbeat for 9 s" }}}, h)
+		Waiting: func(l Label) { asked <- l }}}, h)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for range 3 {
+			<-asked
+		}
+		r.lanes[0].FailFrom(LayerNode, fmt.Errorf("%w: no heartbeat for 9 s", ErrPeerDead), true)
+	})
 	start := time.Now()
 	_, err := r.pool.Call(context.Background(), Request{}, nil)
 	wantLayer(t, err, LayerNode, ErrPeerDead)

@@ -31,7 +31,8 @@ type Lane struct {
 	inside gate          // goroutines that may touch the slots' memory
 	room   chan struct{} // cap 1: the send queue has more room
 
-	touching bool // under mu: an empty WRITE is under way
+	touching bool          // under mu: an empty WRITE is under way
+	touched  time.Duration // under mu: since when, by clock
 
 	life     sync.Mutex // Close and the steps of a rebuild
 	shut     bool       // nobody is inside, the QP is destroyed
@@ -186,6 +187,18 @@ func (l *Lane) Fail(cause *Error, rebuildable bool) {
 	}
 }
 
+// FailFrom retires the lane for a reason that its owner found.
+func (l *Lane) FailFrom(layer Layer, err error, rebuildable bool) {
+	l.Fail(l.errorf(layer, "lane", err), rebuildable)
+}
+
+// QPN is the number of the lane's QP at this end.
+func (l *Lane) QPN() uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.qp.QPN()
+}
+
 func (l *Lane) wakeAll() {
 	for i := range l.slots {
 		l.slots[i].wakeUp()
@@ -248,6 +261,7 @@ func (l *Lane) quiet() error {
 // complete takes a completion; called under the poller's lock.
 func (l *Lane) complete(k kind, i uint16, wc *verbs.WC) (owes bool) {
 	if wc.Status != verbs.WCSuccess {
+		l.count.bad(wc.Status)
 		if l.State() != Active {
 			return false
 		}

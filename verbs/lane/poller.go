@@ -225,6 +225,14 @@ func (p *Poller) poll() int {
 	return n
 }
 
+// drain polls until the CQ was seen empty.
+func (p *Poller) drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.poll() > 0 {
+	}
+}
+
 // scanOnce looks at the words of all scanned lanes.
 func (p *Poller) scanOnce() bool {
 	p.mu.Lock()

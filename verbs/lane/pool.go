@@ -20,6 +20,8 @@ type Pool struct {
 	next   int       // where picking starts, so that equals take turns
 	queue  list.List // of *waiter
 	closed bool
+	keeper Keeper
+	refuse error     // why no call is taken
 	idle   []*waiter // for reuse
 }
 
@@ -112,13 +114,17 @@ func (p *Pool) give(l *Lane, s *slot) {
 }
 
 // pick takes a slot of the least loaded lane; p.mu is held. usable tells whether
-// a lane could have given one.
-func (p *Pool) pick(rail string) (l *Lane, s *slot, usable bool) {
+// a lane could have given one, down whether another one cannot.
+func (p *Pool) pick(rail string) (l *Lane, s *slot, usable, down bool) {
 	best := -1
 	for i := range p.lanes {
 		k := (p.next + i) % len(p.lanes)
 		x := p.lanes[k]
-		if x.State() != Active || rail != "" && rail != x.label.Rail {
+		if rail != "" && rail != x.label.Rail {
+			continue
+		}
+		if x.State() != Active {
+			down = true
 			continue
 		}
 		usable = true
@@ -127,7 +133,7 @@ func (p *Pool) pick(rail string) (l *Lane, s *slot, usable bool) {
 		}
 	}
 	if best < 0 {
-		return nil, nil, usable
+		return nil, nil, usable, down
 	}
 	p.next = best + 1
 	l = p.lanes[best]
@@ -135,7 +141,7 @@ func (p *Pool) pick(rail string) (l *Lane, s *slot, usable bool) {
 	l.free = l.free[:len(l.free)-1]
 	s = &l.slots[i]
 	s.state = slotInFlight
-	return l, s, true
+	return l, s, true, down
 }
 
 // acquire gets a slot and enters its lane's gate.
@@ -159,7 +165,15 @@ func (p *Pool) slot(ctx context.Context, rail string) (*Lane, *slot, error) {
 		p.mu.Unlock()
 		return nil, nil, &Error{Layer: LayerUsage, Op: "call", Err: ErrClosed}
 	}
-	l, s, usable := p.pick(rail)
+	if p.refuse != nil {
+		err := p.refuse
+		p.mu.Unlock()
+		return nil, nil, err
+	}
+	l, s, usable, down := p.pick(rail)
+	if down && p.wanted(rail) {
+		usable = true // soon
+	}
 	if l != nil {
 		p.mu.Unlock()
 		return l, s, nil
@@ -243,14 +257,23 @@ func (j joined) Unwrap() []error { return []error{j.what, j.why} }
 func (p *Pool) laneDown(l *Lane) {
 	p.mu.Lock()
 	l.free = l.free[:0]
+	if p.keeper != nil {
+		p.keeper.Down(l)
+	}
+	p.strand(nil, true)
 	p.mu.Unlock()
-	p.failStranded(nil)
 }
 
 // failStranded answers those in the queue that cannot be served.
 func (p *Pool) failStranded(because error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.strand(because, false)
+}
+
+// strand answers those in the queue that no lane is left for and, if hopeful,
+// none is coming for; p.mu is held.
+func (p *Pool) strand(because error, hopeful bool) {
 	for e := p.queue.Front(); e != nil; {
 		next := e.Next()
 		w := e.Value.(*waiter)
@@ -261,12 +284,17 @@ func (p *Pool) failStranded(because error) {
 				break
 			}
 		}
-		if !usable || p.closed {
+		if !usable && hopeful && p.refuse == nil {
+			usable = p.wanted(w.rail)
+		}
+		if !usable || p.closed || p.refuse != nil {
 			p.queue.Remove(e)
 			w.el = nil
 			err := p.downLocked(w.rail)
 			if p.closed {
 				err = &Error{Layer: LayerUsage, Op: "call", Err: ErrClosed}
+			} else if p.refuse != nil {
+				err = p.refuse
 			} else if because != nil && !errors.Is(err, because) {
 				err = &Error{Layer: LayerUsage, Op: "call", Err: because}
 			}

@@ -11,15 +11,21 @@ import (
 // BeginRebuild moves a Dirty lane that may be cured to Rebuilding. It destroys
 // the old QP and returns when nothing touches the slots any more; after that the
 // same memory may be published again under a new generation. It reports false
-// when the lane is not in that state.
-func (l *Lane) BeginRebuild() bool {
+// when the lane is not in that state. With an error the QP could not be destroyed:
+// the peer may still write into the slots, and the lane is Dead.
+func (l *Lane) BeginRebuild() (bool, error) {
 	l.life.Lock()
 	defer l.life.Unlock()
 	if l.closed || !l.rebuildable.Load() || !l.state.CompareAndSwap(uint32(Dirty), uint32(Rebuilding)) {
-		return false
+		return false, nil
 	}
-	_ = l.quiet()
-	return true
+	if err := l.quiet(); err != nil {
+		l.state.Store(uint32(Dead))
+		return false, l.errorf(LayerPost, "rebuild", err)
+	}
+	// Completions of the old QP must not take the room of the new one's.
+	l.poller.drain()
+	return true, nil
 }
 
 // FinishRebuild makes a Rebuilding lane Active again, on a new connected QP and
@@ -69,6 +75,7 @@ func (l *Lane) FinishRebuild(qp *verbs.QP, generation uint32, peer Peer) error {
 	l.epoch.Add(1)
 	l.cause.Store(nil)
 	l.rebuildable.Store(false)
+	l.count.LanesRecovered.Add(1)
 	l.inside.open()
 	l.state.Store(uint32(Active))
 	if p := l.pool.Load(); p != nil {

@@ -19,7 +19,7 @@ import (
 func (r *rig) rebuild(cgen, sgen uint32) {
 	r.tb.Helper()
 	l := r.lanes[0]
-	if !l.BeginRebuild() {
+	if !begin(r.tb, l) {
 		r.tb.Fatalf("a rebuild was refused in state %v, %+v", l.State(), l.Flags())
 	}
 	if err := r.served[0].Close(); err != nil {
@@ -39,6 +39,15 @@ func (r *rig) rebuild(cgen, sgen uint32) {
 	}
 }
 
+func begin(tb testing.TB, l *Lane) bool {
+	tb.Helper()
+	ok, err := l.BeginRebuild()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return ok
+}
+
 func TestRebuild(t *testing.T) {
 	for _, n := range []Notify{Adaptive, Imm, Scan} {
 		t.Run(n.String(), func(t *testing.T) {
@@ -54,7 +63,7 @@ func TestRebuild(t *testing.T) {
 			}))
 			t.Cleanup(func() { close(stop) })
 			l := r.lanes[0]
-			if l.BeginRebuild() {
+			if begin(t, l) {
 				t.Fatal("an active lane was rebuilt")
 			}
 			for round := range uint32(3) {
@@ -118,22 +127,22 @@ func TestRebuildSteps(t *testing.T) {
 		t.Fatal("an active lane took new QPs")
 	}
 	l.Fail(l.errorf(LayerDevice, "call", verbs.WCRemAccess), false)
-	if l.BeginRebuild() {
+	if begin(t, l) {
 		t.Fatal("what cannot be cured was rebuilt")
 	}
 	l.rebuildable.Store(true)
-	if !l.BeginRebuild() || l.State() != Rebuilding || l.BeginRebuild() {
+	if !begin(t, l) || l.State() != Rebuilding || begin(t, l) {
 		t.Fatal("begin")
 	}
 	if err := l.FinishRebuild(nil, l.gen, l.peer); err == nil {
 		t.Fatal("the old generation was taken")
 	}
 	l.AbortRebuild(false)
-	if l.State() != Dirty || !l.BeginRebuild() {
+	if l.State() != Dirty || !begin(t, l) {
 		t.Fatalf("after an abort: %v", l.State())
 	}
 	l.AbortRebuild(true)
-	if l.State() != Dead || l.BeginRebuild() || !l.Flags().Dead {
+	if l.State() != Dead || begin(t, l) || !l.Flags().Dead {
 		t.Fatalf("after the last abort: %v", l.State())
 	}
 	_, err := r.pool.Call(context.Background(), Request{}, nil)

@@ -156,6 +156,7 @@ func (sl *ServerLane) Close() error {
 // complete takes a completion; called under the poller's lock.
 func (sl *ServerLane) complete(k kind, i uint16, wc *verbs.WC) (owes bool) {
 	if wc.Status != verbs.WCSuccess {
+		sl.count.bad(wc.Status)
 		if sl.cause.Load() == nil {
 			sl.Fail(sl.bad(wc))
 		}

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -140,20 +141,37 @@ func (l *Lane) revoke(s *slot) {
 	lap(&l.count.RevokeResourceNS, watch)
 }
 
+// unexpose destroys the QP, so that the peer can reach nothing through it, and
+// gives back err, with ErrNotQuiet when that cannot be had.
+func (l *Lane) unexpose(err error) error {
+	cerr := l.closeQP()
+	if cerr == nil {
+		return err
+	}
+	e := l.errorf(LayerPost, "call", errors.Join(ErrNotQuiet, cerr))
+	if le, ok := err.(*Error); ok {
+		e.Layer, e.Status, e.VendorErr, e.Class = le.Layer, le.Status, le.VendorErr, le.Class
+		err = le.Err
+	}
+	e.Err = errors.Join(err, ErrNotQuiet, cerr)
+	return e
+}
+
 // giveUp decides what becomes of a slot without an answer.
 func (l *Lane) giveUp(ctx context.Context, s *slot, err error) error {
 	if ctx.Err() == nil || err != ctx.Err() {
 		// The lane failed. What the request exposed is safe only without the QP.
 		if s.exposed {
-			_ = l.closeQP()
+			return l.unexpose(err)
 		}
 		return err
 	}
 	l.count.Canceled.Add(1)
 	if s.exposed {
-		if l.awaitQuiet(s) {
-			l.pool.Load().release(l, s)
+		if !l.awaitQuiet(s) {
+			return l.unexpose(l.errorf(LayerWait, "call", err))
 		}
+		l.pool.Load().release(l, s)
 	} else {
 		l.pool.Load().quarantine(l, s)
 	}

@@ -15,7 +15,7 @@ func TestPeerGoneWhileWaiting(t *testing.T) {
 	for _, notify := range []Notify{Scan, Imm, Adaptive} {
 		t.Run(notify.String(), func(t *testing.T) {
 			h := newHeld()
-			cfg := Config{Notify: notify, WaitTimeout: 30 * time.Second, ProbeAfter: 10 * time.Millisecond, ProbeEvery: 10 * time.Millisecond}
+			cfg := Config{Notify: notify, WaitTimeout: 30 * time.Second, TouchAfter: 10 * time.Millisecond, TouchEvery: 10 * time.Millisecond}
 			r := newRig(t, rigOptions{cfg: cfg, workers: 1, path: verbs.PathOpts{RetryCount: 1, RNRRetry: 7, Timeout: 10}}, h)
 			tk, err := r.pool.Start(context.Background(), Request{})
 			if err != nil {
@@ -39,7 +39,7 @@ func TestPeerGoneWhileWaiting(t *testing.T) {
 // works on.
 func TestTouchesDoNotFillTheQueue(t *testing.T) {
 	h := newHeld()
-	cfg := Config{ProbeAfter: time.Microsecond, ProbeEvery: time.Microsecond}
+	cfg := Config{TouchAfter: time.Microsecond, TouchEvery: time.Microsecond}
 	r := newRig(t, rigOptions{cfg: cfg, workers: 1}, h)
 	for range 20 {
 		go func() {
