@@ -178,6 +178,12 @@ func TestMainConversation(t *testing.T) {
 	if a, err := client.Fetch(ctx, "shard/0", 1); err != nil || len(a.Lanes) != 3 {
 		t.Fatalf("Fetch: %+v, %v", a, err)
 	}
+	if a, ok, err := client.Latest(ctx, "shard/0"); err != nil || !ok || len(a.Lanes) != 3 {
+		t.Fatalf("the newest offer: %+v, %v, %v", a, ok, err)
+	}
+	if _, ok, err := client.Latest(ctx, "shard/9"); err != nil || ok {
+		t.Fatalf("an offer of nobody: %v, %v", ok, err)
+	}
 	want[OfferReceived](clientEvents)
 	if err := shard.SetState(ctx, StateDraining, "going down"); err != nil {
 		t.Fatal(err)

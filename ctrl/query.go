@@ -78,26 +78,44 @@ func (c *Client) waitNodes(ctx context.Context, op, what string, gone bool, ids 
 // Health gives the verdict on a node. It never fails: when the control plane does
 // not answer in time (ClientOptions.Probe without a deadline) nothing is known.
 func (c *Client) Health(ctx context.Context, id NodeID) Health {
+	return c.Verdicts(ctx, id)[0]
+}
+
+// Verdicts is Health for several nodes with one question, in their order.
+func (c *Client) Verdicts(ctx context.Context, ids ...NodeID) []Health {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.opts.Probe)
 		defer cancel()
 	}
-	reply, err := c.ctl.Nodes(ctx, &pb.NodesRequest{Identity: c.identity(), Ids: []string{string(id)}})
-	if err != nil {
-		return Health{ID: id, Reason: fmt.Sprintf("control plane %s: %v", c.addr, fromStatus(err))}
+	out := make([]Health, len(ids))
+	for i, id := range ids {
+		out[i] = Health{ID: id, Reason: "it has not joined"}
 	}
-	if len(reply.GetNodes()) == 1 {
-		n, err := nodeFromPB(reply.GetNodes()[0])
-		switch {
-		case err != nil:
-			return Health{ID: id, Reason: err.Error()}
-		case n.State != StateUnknown:
-			return Health{ID: id, Known: true, State: n.State, Idle: n.Idle, Reason: n.Reason}
+	reply, err := c.ctl.Nodes(ctx, &pb.NodesRequest{Identity: c.identity(), Ids: idsToPB(ids)})
+	for i := range out {
+		if err != nil {
+			out[i].Reason = fmt.Sprintf("control plane %s: %v", c.addr, fromStatus(err))
+			continue
 		}
+		for _, p := range reply.GetNodes() {
+			if p.GetInfo().GetId() == string(out[i].ID) {
+				out[i] = healthOf(out[i].ID, p)
+			}
+		}
+	}
+	return out
+}
+
+func healthOf(id NodeID, p *pb.Node) Health {
+	n, err := nodeFromPB(p)
+	switch {
+	case err != nil:
+		return Health{ID: id, Reason: err.Error()}
+	case n.State == StateUnknown:
 		return Health{ID: id, Reason: n.Reason}
 	}
-	return Health{ID: id, Reason: "it has not joined"}
+	return Health{ID: id, Known: true, State: n.State, Idle: n.Idle, Reason: n.Reason}
 }
 
 // Node gives what is known of one node: what it said when it joined, its state and

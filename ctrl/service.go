@@ -72,6 +72,20 @@ func (c *controlService) SetState(_ context.Context, q *pb.SetStateRequest) (*pb
 	})
 }
 
+func (c *controlService) Fetch(_ context.Context, q *pb.FetchRequest) (*pb.FetchReply, error) {
+	id, inc := member(q.GetMember())
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if _, err := c.s.reg.get(id, inc); err != nil {
+		return nil, err
+	}
+	o, ok := c.s.reg.Fetch(NodeID(q.GetFrom()), id)
+	if !ok {
+		return &pb.FetchReply{}, nil
+	}
+	return &pb.FetchReply{Offer: offerToPB(&o)}, nil
+}
+
 func (c *controlService) Leave(_ context.Context, q *pb.LeaveRequest) (*pb.LeaveReply, error) {
 	id, inc := member(q.GetMember())
 	return &pb.LeaveReply{}, c.s.change(func(now time.Time) ([]Notice, error) {

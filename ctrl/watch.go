@@ -112,6 +112,24 @@ func (c *Client) Fetch(ctx context.Context, from NodeID, min uint64) (Offer, err
 	}
 }
 
+// Latest asks the control plane for the newest offer of a peer to this node, past
+// the stream that Watch and Fetch live on. It reports false when there is none.
+func (c *Client) Latest(ctx context.Context, from NodeID) (Offer, bool, error) {
+	const op = "latest"
+	s, err := c.member()
+	if err != nil {
+		return Offer{}, false, c.fail(op, where(from), err)
+	}
+	reply, err := memberCall(ctx, s, op, where(from), func(ctx context.Context, m *pb.Member) (*pb.FetchReply, error) {
+		return c.ctl.Fetch(ctx, &pb.FetchRequest{Identity: c.identity(), Member: m, From: string(from)})
+	})
+	if err != nil || reply.GetOffer() == nil {
+		return Offer{}, false, err
+	}
+	o, err := offerFromPB(reply.GetOffer())
+	return o, err == nil, c.fail(op, where(from), err)
+}
+
 // Watch gives the events of this node until ctx ends, the client leaves, or the
 // membership cannot go on, which the last pair says. It begins with what is known
 // already: every offer that is there is reported. Events that are overtaken while

@@ -1876,6 +1876,110 @@ func (x *PublishReply) GetRev() uint64 {
 	return 0
 }
 
+type FetchRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identity      *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	Member        *Member                `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	From          string                 `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchRequest) Reset() {
+	*x = FetchRequest{}
+	mi := &file_control_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchRequest) ProtoMessage() {}
+
+func (x *FetchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchRequest.ProtoReflect.Descriptor instead.
+func (*FetchRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *FetchRequest) GetIdentity() *Identity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *FetchRequest) GetMember() *Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *FetchRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+type FetchReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offer         *Offer                 `protobuf:"bytes,1,opt,name=offer,proto3" json:"offer,omitempty"` // none: there is no such offer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchReply) Reset() {
+	*x = FetchReply{}
+	mi := &file_control_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchReply) ProtoMessage() {}
+
+func (x *FetchReply) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchReply.ProtoReflect.Descriptor instead.
+func (*FetchReply) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *FetchReply) GetOffer() *Offer {
+	if x != nil {
+		return x.Offer
+	}
+	return nil
+}
+
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Identity      *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
@@ -1886,7 +1990,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_control_proto_msgTypes[23]
+	mi := &file_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +2002,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[23]
+	mi := &file_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2015,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{23}
+	return file_control_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchRequest) GetIdentity() *Identity {
@@ -1940,7 +2044,7 @@ type PeerView struct {
 
 func (x *PeerView) Reset() {
 	*x = PeerView{}
-	mi := &file_control_proto_msgTypes[24]
+	mi := &file_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2056,7 @@ func (x *PeerView) String() string {
 func (*PeerView) ProtoMessage() {}
 
 func (x *PeerView) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[24]
+	mi := &file_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2069,7 @@ func (x *PeerView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerView.ProtoReflect.Descriptor instead.
 func (*PeerView) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{24}
+	return file_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PeerView) GetId() string {
@@ -2012,7 +2116,7 @@ type WatchReply struct {
 
 func (x *WatchReply) Reset() {
 	*x = WatchReply{}
-	mi := &file_control_proto_msgTypes[25]
+	mi := &file_control_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2128,7 @@ func (x *WatchReply) String() string {
 func (*WatchReply) ProtoMessage() {}
 
 func (x *WatchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[25]
+	mi := &file_control_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2141,7 @@ func (x *WatchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply.ProtoReflect.Descriptor instead.
 func (*WatchReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{25}
+	return file_control_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchReply) GetOf() isWatchReply_Of {
@@ -2138,7 +2242,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_control_proto_msgTypes[26]
+	mi := &file_control_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2254,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[26]
+	mi := &file_control_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2267,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{26}
+	return file_control_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WaitRequest) GetIdentity() *Identity {
@@ -2205,7 +2309,7 @@ type Missing struct {
 
 func (x *Missing) Reset() {
 	*x = Missing{}
-	mi := &file_control_proto_msgTypes[27]
+	mi := &file_control_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2321,7 @@ func (x *Missing) String() string {
 func (*Missing) ProtoMessage() {}
 
 func (x *Missing) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[27]
+	mi := &file_control_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2334,7 @@ func (x *Missing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Missing.ProtoReflect.Descriptor instead.
 func (*Missing) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{27}
+	return file_control_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Missing) GetId() string {
@@ -2263,7 +2367,7 @@ type WaitReply struct {
 
 func (x *WaitReply) Reset() {
 	*x = WaitReply{}
-	mi := &file_control_proto_msgTypes[28]
+	mi := &file_control_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2379,7 @@ func (x *WaitReply) String() string {
 func (*WaitReply) ProtoMessage() {}
 
 func (x *WaitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[28]
+	mi := &file_control_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2392,7 @@ func (x *WaitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitReply.ProtoReflect.Descriptor instead.
 func (*WaitReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{28}
+	return file_control_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WaitReply) GetMissing() []*Missing {
@@ -2308,7 +2412,7 @@ type NodesRequest struct {
 
 func (x *NodesRequest) Reset() {
 	*x = NodesRequest{}
-	mi := &file_control_proto_msgTypes[29]
+	mi := &file_control_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2424,7 @@ func (x *NodesRequest) String() string {
 func (*NodesRequest) ProtoMessage() {}
 
 func (x *NodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[29]
+	mi := &file_control_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2437,7 @@ func (x *NodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodesRequest.ProtoReflect.Descriptor instead.
 func (*NodesRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{29}
+	return file_control_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodesRequest) GetIdentity() *Identity {
@@ -2360,7 +2464,7 @@ type NodesReply struct {
 
 func (x *NodesReply) Reset() {
 	*x = NodesReply{}
-	mi := &file_control_proto_msgTypes[30]
+	mi := &file_control_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2476,7 @@ func (x *NodesReply) String() string {
 func (*NodesReply) ProtoMessage() {}
 
 func (x *NodesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[30]
+	mi := &file_control_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2489,7 @@ func (x *NodesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodesReply.ProtoReflect.Descriptor instead.
 func (*NodesReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{30}
+	return file_control_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodesReply) GetNodes() []*Node {
@@ -2416,7 +2520,7 @@ type ArriveRequest struct {
 
 func (x *ArriveRequest) Reset() {
 	*x = ArriveRequest{}
-	mi := &file_control_proto_msgTypes[31]
+	mi := &file_control_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2428,7 +2532,7 @@ func (x *ArriveRequest) String() string {
 func (*ArriveRequest) ProtoMessage() {}
 
 func (x *ArriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[31]
+	mi := &file_control_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2441,7 +2545,7 @@ func (x *ArriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArriveRequest.ProtoReflect.Descriptor instead.
 func (*ArriveRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{31}
+	return file_control_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ArriveRequest) GetIdentity() *Identity {
@@ -2496,7 +2600,7 @@ type ArriveReply struct {
 
 func (x *ArriveReply) Reset() {
 	*x = ArriveReply{}
-	mi := &file_control_proto_msgTypes[32]
+	mi := &file_control_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2612,7 @@ func (x *ArriveReply) String() string {
 func (*ArriveReply) ProtoMessage() {}
 
 func (x *ArriveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[32]
+	mi := &file_control_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2625,7 @@ func (x *ArriveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArriveReply.ProtoReflect.Descriptor instead.
 func (*ArriveReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{32}
+	return file_control_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ArriveReply) GetPassed() bool {
@@ -2550,7 +2654,7 @@ type WithdrawRequest struct {
 
 func (x *WithdrawRequest) Reset() {
 	*x = WithdrawRequest{}
-	mi := &file_control_proto_msgTypes[33]
+	mi := &file_control_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2562,7 +2666,7 @@ func (x *WithdrawRequest) String() string {
 func (*WithdrawRequest) ProtoMessage() {}
 
 func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[33]
+	mi := &file_control_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2575,7 +2679,7 @@ func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{33}
+	return file_control_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WithdrawRequest) GetIdentity() *Identity {
@@ -2615,7 +2719,7 @@ type WithdrawReply struct {
 
 func (x *WithdrawReply) Reset() {
 	*x = WithdrawReply{}
-	mi := &file_control_proto_msgTypes[34]
+	mi := &file_control_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2731,7 @@ func (x *WithdrawReply) String() string {
 func (*WithdrawReply) ProtoMessage() {}
 
 func (x *WithdrawReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[34]
+	mi := &file_control_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2744,7 @@ func (x *WithdrawReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReply.ProtoReflect.Descriptor instead.
 func (*WithdrawReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{34}
+	return file_control_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WithdrawReply) GetWithdrawn() bool {
@@ -2661,7 +2765,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_control_proto_msgTypes[35]
+	mi := &file_control_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2673,7 +2777,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[35]
+	mi := &file_control_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2686,7 +2790,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{35}
+	return file_control_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StopRequest) GetIdentity() *Identity {
@@ -2718,7 +2822,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_control_proto_msgTypes[36]
+	mi := &file_control_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2834,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[36]
+	mi := &file_control_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +2847,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{36}
+	return file_control_proto_rawDescGZIP(), []int{38}
 }
 
 type StatusRequest struct {
@@ -2755,7 +2859,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_control_proto_msgTypes[37]
+	mi := &file_control_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2871,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[37]
+	mi := &file_control_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2884,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{37}
+	return file_control_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StatusRequest) GetIdentity() *Identity {
@@ -2804,7 +2908,7 @@ type StatusReply struct {
 
 func (x *StatusReply) Reset() {
 	*x = StatusReply{}
-	mi := &file_control_proto_msgTypes[38]
+	mi := &file_control_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +2920,7 @@ func (x *StatusReply) String() string {
 func (*StatusReply) ProtoMessage() {}
 
 func (x *StatusReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[38]
+	mi := &file_control_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +2933,7 @@ func (x *StatusReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReply.ProtoReflect.Descriptor instead.
 func (*StatusReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{38}
+	return file_control_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StatusReply) GetAddress() string {
@@ -2884,7 +2988,7 @@ type ObjectKey struct {
 
 func (x *ObjectKey) Reset() {
 	*x = ObjectKey{}
-	mi := &file_control_proto_msgTypes[39]
+	mi := &file_control_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2896,7 +3000,7 @@ func (x *ObjectKey) String() string {
 func (*ObjectKey) ProtoMessage() {}
 
 func (x *ObjectKey) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[39]
+	mi := &file_control_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2909,7 +3013,7 @@ func (x *ObjectKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectKey.ProtoReflect.Descriptor instead.
 func (*ObjectKey) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{39}
+	return file_control_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ObjectKey) GetNamespace() string {
@@ -2941,7 +3045,7 @@ type Stripe struct {
 
 func (x *Stripe) Reset() {
 	*x = Stripe{}
-	mi := &file_control_proto_msgTypes[40]
+	mi := &file_control_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3057,7 @@ func (x *Stripe) String() string {
 func (*Stripe) ProtoMessage() {}
 
 func (x *Stripe) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[40]
+	mi := &file_control_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3070,7 @@ func (x *Stripe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stripe.ProtoReflect.Descriptor instead.
 func (*Stripe) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{40}
+	return file_control_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Stripe) GetIndex() uint32 {
@@ -3027,7 +3131,7 @@ type Stripes struct {
 
 func (x *Stripes) Reset() {
 	*x = Stripes{}
-	mi := &file_control_proto_msgTypes[41]
+	mi := &file_control_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3143,7 @@ func (x *Stripes) String() string {
 func (*Stripes) ProtoMessage() {}
 
 func (x *Stripes) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[41]
+	mi := &file_control_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3156,7 @@ func (x *Stripes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stripes.ProtoReflect.Descriptor instead.
 func (*Stripes) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{41}
+	return file_control_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Stripes) GetStripes() []*Stripe {
@@ -3082,7 +3186,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_control_proto_msgTypes[42]
+	mi := &file_control_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3198,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[42]
+	mi := &file_control_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3211,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{42}
+	return file_control_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Object) GetKey() *ObjectKey {
@@ -3197,7 +3301,7 @@ type Placed struct {
 
 func (x *Placed) Reset() {
 	*x = Placed{}
-	mi := &file_control_proto_msgTypes[43]
+	mi := &file_control_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3209,7 +3313,7 @@ func (x *Placed) String() string {
 func (*Placed) ProtoMessage() {}
 
 func (x *Placed) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[43]
+	mi := &file_control_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3222,7 +3326,7 @@ func (x *Placed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placed.ProtoReflect.Descriptor instead.
 func (*Placed) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{43}
+	return file_control_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Placed) GetObject() *Object {
@@ -3249,7 +3353,7 @@ type LookupRequest struct {
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_control_proto_msgTypes[44]
+	mi := &file_control_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3365,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[44]
+	mi := &file_control_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3378,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{44}
+	return file_control_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LookupRequest) GetIdentity() *Identity {
@@ -3300,7 +3404,7 @@ type LookupReply struct {
 
 func (x *LookupReply) Reset() {
 	*x = LookupReply{}
-	mi := &file_control_proto_msgTypes[45]
+	mi := &file_control_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3312,7 +3416,7 @@ func (x *LookupReply) String() string {
 func (*LookupReply) ProtoMessage() {}
 
 func (x *LookupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[45]
+	mi := &file_control_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3325,7 +3429,7 @@ func (x *LookupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupReply.ProtoReflect.Descriptor instead.
 func (*LookupReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{45}
+	return file_control_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LookupReply) GetFound() *Placed {
@@ -3345,7 +3449,7 @@ type BeginRequest struct {
 
 func (x *BeginRequest) Reset() {
 	*x = BeginRequest{}
-	mi := &file_control_proto_msgTypes[46]
+	mi := &file_control_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3461,7 @@ func (x *BeginRequest) String() string {
 func (*BeginRequest) ProtoMessage() {}
 
 func (x *BeginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[46]
+	mi := &file_control_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3474,7 @@ func (x *BeginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRequest.ProtoReflect.Descriptor instead.
 func (*BeginRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{46}
+	return file_control_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *BeginRequest) GetIdentity() *Identity {
@@ -3396,7 +3500,7 @@ type BeginReply struct {
 
 func (x *BeginReply) Reset() {
 	*x = BeginReply{}
-	mi := &file_control_proto_msgTypes[47]
+	mi := &file_control_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3408,7 +3512,7 @@ func (x *BeginReply) String() string {
 func (*BeginReply) ProtoMessage() {}
 
 func (x *BeginReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[47]
+	mi := &file_control_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3421,7 +3525,7 @@ func (x *BeginReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginReply.ProtoReflect.Descriptor instead.
 func (*BeginReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{47}
+	return file_control_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BeginReply) GetGeneration() uint64 {
@@ -3442,7 +3546,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_control_proto_msgTypes[48]
+	mi := &file_control_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3454,7 +3558,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[48]
+	mi := &file_control_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3467,7 +3571,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{48}
+	return file_control_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CommitRequest) GetIdentity() *Identity {
@@ -3500,7 +3604,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_control_proto_msgTypes[49]
+	mi := &file_control_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +3616,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[49]
+	mi := &file_control_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3525,7 +3629,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{49}
+	return file_control_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CommitReply) GetOld() *Placed {
@@ -3546,7 +3650,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_control_proto_msgTypes[50]
+	mi := &file_control_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3558,7 +3662,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[50]
+	mi := &file_control_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3571,7 +3675,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{50}
+	return file_control_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DeleteRequest) GetIdentity() *Identity {
@@ -3604,7 +3708,7 @@ type DeleteReply struct {
 
 func (x *DeleteReply) Reset() {
 	*x = DeleteReply{}
-	mi := &file_control_proto_msgTypes[51]
+	mi := &file_control_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3616,7 +3720,7 @@ func (x *DeleteReply) String() string {
 func (*DeleteReply) ProtoMessage() {}
 
 func (x *DeleteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[51]
+	mi := &file_control_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3629,7 +3733,7 @@ func (x *DeleteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteReply.ProtoReflect.Descriptor instead.
 func (*DeleteReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{51}
+	return file_control_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *DeleteReply) GetOld() *Placed {
@@ -3652,7 +3756,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_control_proto_msgTypes[52]
+	mi := &file_control_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3768,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[52]
+	mi := &file_control_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3781,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{52}
+	return file_control_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListRequest) GetIdentity() *Identity {
@@ -3725,7 +3829,7 @@ type ListReply struct {
 
 func (x *ListReply) Reset() {
 	*x = ListReply{}
-	mi := &file_control_proto_msgTypes[53]
+	mi := &file_control_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3737,7 +3841,7 @@ func (x *ListReply) String() string {
 func (*ListReply) ProtoMessage() {}
 
 func (x *ListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[53]
+	mi := &file_control_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3750,7 +3854,7 @@ func (x *ListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReply.ProtoReflect.Descriptor instead.
 func (*ListReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{53}
+	return file_control_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListReply) GetObjects() []*Object {
@@ -3778,7 +3882,7 @@ type GarbageRequest struct {
 
 func (x *GarbageRequest) Reset() {
 	*x = GarbageRequest{}
-	mi := &file_control_proto_msgTypes[54]
+	mi := &file_control_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3894,7 @@ func (x *GarbageRequest) String() string {
 func (*GarbageRequest) ProtoMessage() {}
 
 func (x *GarbageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[54]
+	mi := &file_control_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3907,7 @@ func (x *GarbageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GarbageRequest.ProtoReflect.Descriptor instead.
 func (*GarbageRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{54}
+	return file_control_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GarbageRequest) GetIdentity() *Identity {
@@ -3836,7 +3940,7 @@ type GarbageReply struct {
 
 func (x *GarbageReply) Reset() {
 	*x = GarbageReply{}
-	mi := &file_control_proto_msgTypes[55]
+	mi := &file_control_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3848,7 +3952,7 @@ func (x *GarbageReply) String() string {
 func (*GarbageReply) ProtoMessage() {}
 
 func (x *GarbageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[55]
+	mi := &file_control_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3861,7 +3965,7 @@ func (x *GarbageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GarbageReply.ProtoReflect.Descriptor instead.
 func (*GarbageReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{55}
+	return file_control_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GarbageReply) GetObject() *Placed {
@@ -3882,7 +3986,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_control_proto_msgTypes[56]
+	mi := &file_control_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +3998,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[56]
+	mi := &file_control_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +4011,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{56}
+	return file_control_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ForgetRequest) GetIdentity() *Identity {
@@ -3939,7 +4043,7 @@ type ForgetReply struct {
 
 func (x *ForgetReply) Reset() {
 	*x = ForgetReply{}
-	mi := &file_control_proto_msgTypes[57]
+	mi := &file_control_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3951,7 +4055,7 @@ func (x *ForgetReply) String() string {
 func (*ForgetReply) ProtoMessage() {}
 
 func (x *ForgetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[57]
+	mi := &file_control_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3964,7 +4068,7 @@ func (x *ForgetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetReply.ProtoReflect.Descriptor instead.
 func (*ForgetReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{57}
+	return file_control_proto_rawDescGZIP(), []int{59}
 }
 
 type Detail_Mismatch struct {
@@ -3978,7 +4082,7 @@ type Detail_Mismatch struct {
 
 func (x *Detail_Mismatch) Reset() {
 	*x = Detail_Mismatch{}
-	mi := &file_control_proto_msgTypes[58]
+	mi := &file_control_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3990,7 +4094,7 @@ func (x *Detail_Mismatch) String() string {
 func (*Detail_Mismatch) ProtoMessage() {}
 
 func (x *Detail_Mismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[58]
+	mi := &file_control_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4141,7 @@ type Detail_Invalid struct {
 
 func (x *Detail_Invalid) Reset() {
 	*x = Detail_Invalid{}
-	mi := &file_control_proto_msgTypes[59]
+	mi := &file_control_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4049,7 +4153,7 @@ func (x *Detail_Invalid) String() string {
 func (*Detail_Invalid) ProtoMessage() {}
 
 func (x *Detail_Invalid) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[59]
+	mi := &file_control_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4090,7 +4194,7 @@ type Detail_Absent struct {
 
 func (x *Detail_Absent) Reset() {
 	*x = Detail_Absent{}
-	mi := &file_control_proto_msgTypes[60]
+	mi := &file_control_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4102,7 +4206,7 @@ func (x *Detail_Absent) String() string {
 func (*Detail_Absent) ProtoMessage() {}
 
 func (x *Detail_Absent) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[60]
+	mi := &file_control_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4151,7 +4255,7 @@ type Detail_Stale struct {
 
 func (x *Detail_Stale) Reset() {
 	*x = Detail_Stale{}
-	mi := &file_control_proto_msgTypes[61]
+	mi := &file_control_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4163,7 +4267,7 @@ func (x *Detail_Stale) String() string {
 func (*Detail_Stale) ProtoMessage() {}
 
 func (x *Detail_Stale) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[61]
+	mi := &file_control_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4217,7 +4321,7 @@ type Detail_Barrier struct {
 
 func (x *Detail_Barrier) Reset() {
 	*x = Detail_Barrier{}
-	mi := &file_control_proto_msgTypes[62]
+	mi := &file_control_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4229,7 +4333,7 @@ func (x *Detail_Barrier) String() string {
 func (*Detail_Barrier) ProtoMessage() {}
 
 func (x *Detail_Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[62]
+	mi := &file_control_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4271,7 +4375,7 @@ type Detail_Conflict struct {
 
 func (x *Detail_Conflict) Reset() {
 	*x = Detail_Conflict{}
-	mi := &file_control_proto_msgTypes[63]
+	mi := &file_control_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4283,7 +4387,7 @@ func (x *Detail_Conflict) String() string {
 func (*Detail_Conflict) ProtoMessage() {}
 
 func (x *Detail_Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[63]
+	mi := &file_control_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4446,7 @@ type WatchReply_Sync struct {
 
 func (x *WatchReply_Sync) Reset() {
 	*x = WatchReply_Sync{}
-	mi := &file_control_proto_msgTypes[65]
+	mi := &file_control_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4354,7 +4458,7 @@ func (x *WatchReply_Sync) String() string {
 func (*WatchReply_Sync) ProtoMessage() {}
 
 func (x *WatchReply_Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[65]
+	mi := &file_control_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4367,7 +4471,7 @@ func (x *WatchReply_Sync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReply_Sync.ProtoReflect.Descriptor instead.
 func (*WatchReply_Sync) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{25, 0}
+	return file_control_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *WatchReply_Sync) GetInstance() uint64 {
@@ -4584,7 +4688,14 @@ const file_control_proto_rawDesc = "" +
 	"\x10from_incarnation\x18\x01 \x01(\x04R\x0ffromIncarnation\x12%\n" +
 	"\x0eto_incarnation\x18\x02 \x01(\x04R\rtoIncarnation\x12\x1a\n" +
 	"\binstance\x18\x03 \x01(\x04R\binstance\x12\x10\n" +
-	"\x03rev\x18\x04 \x01(\x04R\x03rev\"\x80\x01\n" +
+	"\x03rev\x18\x04 \x01(\x04R\x03rev\"\x94\x01\n" +
+	"\fFetchRequest\x12:\n" +
+	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x124\n" +
+	"\x06member\x18\x02 \x01(\v2\x1c.railstore.control.v1.MemberR\x06member\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\"?\n" +
+	"\n" +
+	"FetchReply\x121\n" +
+	"\x05offer\x18\x01 \x01(\v2\x1b.railstore.control.v1.OfferR\x05offer\"\x80\x01\n" +
 	"\fWatchRequest\x12:\n" +
 	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x124\n" +
 	"\x06member\x18\x02 \x01(\v2\x1c.railstore.control.v1.MemberR\x06member\"\x87\x01\n" +
@@ -4751,14 +4862,15 @@ const file_control_proto_rawDesc = "" +
 	"\n" +
 	"STATE_DEAD\x10\x04\x12\x12\n" +
 	"\x0eSTATE_DRAINING\x10\x05\x12\x11\n" +
-	"\rSTATE_STOPPED\x10\x062\xaf\b\n" +
+	"\rSTATE_STOPPED\x10\x062\xfe\b\n" +
 	"\aControl\x12M\n" +
 	"\x05Hello\x12\".railstore.control.v1.HelloRequest\x1a .railstore.control.v1.HelloReply\x12J\n" +
 	"\x04Join\x12!.railstore.control.v1.JoinRequest\x1a\x1f.railstore.control.v1.JoinReply\x12Y\n" +
 	"\tHeartbeat\x12&.railstore.control.v1.HeartbeatRequest\x1a$.railstore.control.v1.HeartbeatReply\x12V\n" +
 	"\bSetState\x12%.railstore.control.v1.SetStateRequest\x1a#.railstore.control.v1.SetStateReply\x12M\n" +
 	"\x05Leave\x12\".railstore.control.v1.LeaveRequest\x1a .railstore.control.v1.LeaveReply\x12S\n" +
-	"\aPublish\x12$.railstore.control.v1.PublishRequest\x1a\".railstore.control.v1.PublishReply\x12O\n" +
+	"\aPublish\x12$.railstore.control.v1.PublishRequest\x1a\".railstore.control.v1.PublishReply\x12M\n" +
+	"\x05Fetch\x12\".railstore.control.v1.FetchRequest\x1a .railstore.control.v1.FetchReply\x12O\n" +
 	"\x05Watch\x12\".railstore.control.v1.WatchRequest\x1a .railstore.control.v1.WatchReply0\x01\x12J\n" +
 	"\x04Wait\x12!.railstore.control.v1.WaitRequest\x1a\x1f.railstore.control.v1.WaitReply\x12M\n" +
 	"\x05Nodes\x12\".railstore.control.v1.NodesRequest\x1a .railstore.control.v1.NodesReply\x12P\n" +
@@ -4788,7 +4900,7 @@ func file_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_control_proto_goTypes = []any{
 	(Role)(0),                     // 0: railstore.control.v1.Role
 	(State)(0),                    // 1: railstore.control.v1.State
@@ -4815,79 +4927,81 @@ var file_control_proto_goTypes = []any{
 	(*LeaveReply)(nil),            // 22: railstore.control.v1.LeaveReply
 	(*PublishRequest)(nil),        // 23: railstore.control.v1.PublishRequest
 	(*PublishReply)(nil),          // 24: railstore.control.v1.PublishReply
-	(*WatchRequest)(nil),          // 25: railstore.control.v1.WatchRequest
-	(*PeerView)(nil),              // 26: railstore.control.v1.PeerView
-	(*WatchReply)(nil),            // 27: railstore.control.v1.WatchReply
-	(*WaitRequest)(nil),           // 28: railstore.control.v1.WaitRequest
-	(*Missing)(nil),               // 29: railstore.control.v1.Missing
-	(*WaitReply)(nil),             // 30: railstore.control.v1.WaitReply
-	(*NodesRequest)(nil),          // 31: railstore.control.v1.NodesRequest
-	(*NodesReply)(nil),            // 32: railstore.control.v1.NodesReply
-	(*ArriveRequest)(nil),         // 33: railstore.control.v1.ArriveRequest
-	(*ArriveReply)(nil),           // 34: railstore.control.v1.ArriveReply
-	(*WithdrawRequest)(nil),       // 35: railstore.control.v1.WithdrawRequest
-	(*WithdrawReply)(nil),         // 36: railstore.control.v1.WithdrawReply
-	(*StopRequest)(nil),           // 37: railstore.control.v1.StopRequest
-	(*StopReply)(nil),             // 38: railstore.control.v1.StopReply
-	(*StatusRequest)(nil),         // 39: railstore.control.v1.StatusRequest
-	(*StatusReply)(nil),           // 40: railstore.control.v1.StatusReply
-	(*ObjectKey)(nil),             // 41: railstore.control.v1.ObjectKey
-	(*Stripe)(nil),                // 42: railstore.control.v1.Stripe
-	(*Stripes)(nil),               // 43: railstore.control.v1.Stripes
-	(*Object)(nil),                // 44: railstore.control.v1.Object
-	(*Placed)(nil),                // 45: railstore.control.v1.Placed
-	(*LookupRequest)(nil),         // 46: railstore.control.v1.LookupRequest
-	(*LookupReply)(nil),           // 47: railstore.control.v1.LookupReply
-	(*BeginRequest)(nil),          // 48: railstore.control.v1.BeginRequest
-	(*BeginReply)(nil),            // 49: railstore.control.v1.BeginReply
-	(*CommitRequest)(nil),         // 50: railstore.control.v1.CommitRequest
-	(*CommitReply)(nil),           // 51: railstore.control.v1.CommitReply
-	(*DeleteRequest)(nil),         // 52: railstore.control.v1.DeleteRequest
-	(*DeleteReply)(nil),           // 53: railstore.control.v1.DeleteReply
-	(*ListRequest)(nil),           // 54: railstore.control.v1.ListRequest
-	(*ListReply)(nil),             // 55: railstore.control.v1.ListReply
-	(*GarbageRequest)(nil),        // 56: railstore.control.v1.GarbageRequest
-	(*GarbageReply)(nil),          // 57: railstore.control.v1.GarbageReply
-	(*ForgetRequest)(nil),         // 58: railstore.control.v1.ForgetRequest
-	(*ForgetReply)(nil),           // 59: railstore.control.v1.ForgetReply
-	(*Detail_Mismatch)(nil),       // 60: railstore.control.v1.Detail.Mismatch
-	(*Detail_Invalid)(nil),        // 61: railstore.control.v1.Detail.Invalid
-	(*Detail_Absent)(nil),         // 62: railstore.control.v1.Detail.Absent
-	(*Detail_Stale)(nil),          // 63: railstore.control.v1.Detail.Stale
-	(*Detail_Barrier)(nil),        // 64: railstore.control.v1.Detail.Barrier
-	(*Detail_Conflict)(nil),       // 65: railstore.control.v1.Detail.Conflict
-	nil,                           // 66: railstore.control.v1.Offer.ParamsEntry
-	(*WatchReply_Sync)(nil),       // 67: railstore.control.v1.WatchReply.Sync
-	(*timestamppb.Timestamp)(nil), // 68: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 69: google.protobuf.Duration
+	(*FetchRequest)(nil),          // 25: railstore.control.v1.FetchRequest
+	(*FetchReply)(nil),            // 26: railstore.control.v1.FetchReply
+	(*WatchRequest)(nil),          // 27: railstore.control.v1.WatchRequest
+	(*PeerView)(nil),              // 28: railstore.control.v1.PeerView
+	(*WatchReply)(nil),            // 29: railstore.control.v1.WatchReply
+	(*WaitRequest)(nil),           // 30: railstore.control.v1.WaitRequest
+	(*Missing)(nil),               // 31: railstore.control.v1.Missing
+	(*WaitReply)(nil),             // 32: railstore.control.v1.WaitReply
+	(*NodesRequest)(nil),          // 33: railstore.control.v1.NodesRequest
+	(*NodesReply)(nil),            // 34: railstore.control.v1.NodesReply
+	(*ArriveRequest)(nil),         // 35: railstore.control.v1.ArriveRequest
+	(*ArriveReply)(nil),           // 36: railstore.control.v1.ArriveReply
+	(*WithdrawRequest)(nil),       // 37: railstore.control.v1.WithdrawRequest
+	(*WithdrawReply)(nil),         // 38: railstore.control.v1.WithdrawReply
+	(*StopRequest)(nil),           // 39: railstore.control.v1.StopRequest
+	(*StopReply)(nil),             // 40: railstore.control.v1.StopReply
+	(*StatusRequest)(nil),         // 41: railstore.control.v1.StatusRequest
+	(*StatusReply)(nil),           // 42: railstore.control.v1.StatusReply
+	(*ObjectKey)(nil),             // 43: railstore.control.v1.ObjectKey
+	(*Stripe)(nil),                // 44: railstore.control.v1.Stripe
+	(*Stripes)(nil),               // 45: railstore.control.v1.Stripes
+	(*Object)(nil),                // 46: railstore.control.v1.Object
+	(*Placed)(nil),                // 47: railstore.control.v1.Placed
+	(*LookupRequest)(nil),         // 48: railstore.control.v1.LookupRequest
+	(*LookupReply)(nil),           // 49: railstore.control.v1.LookupReply
+	(*BeginRequest)(nil),          // 50: railstore.control.v1.BeginRequest
+	(*BeginReply)(nil),            // 51: railstore.control.v1.BeginReply
+	(*CommitRequest)(nil),         // 52: railstore.control.v1.CommitRequest
+	(*CommitReply)(nil),           // 53: railstore.control.v1.CommitReply
+	(*DeleteRequest)(nil),         // 54: railstore.control.v1.DeleteRequest
+	(*DeleteReply)(nil),           // 55: railstore.control.v1.DeleteReply
+	(*ListRequest)(nil),           // 56: railstore.control.v1.ListRequest
+	(*ListReply)(nil),             // 57: railstore.control.v1.ListReply
+	(*GarbageRequest)(nil),        // 58: railstore.control.v1.GarbageRequest
+	(*GarbageReply)(nil),          // 59: railstore.control.v1.GarbageReply
+	(*ForgetRequest)(nil),         // 60: railstore.control.v1.ForgetRequest
+	(*ForgetReply)(nil),           // 61: railstore.control.v1.ForgetReply
+	(*Detail_Mismatch)(nil),       // 62: railstore.control.v1.Detail.Mismatch
+	(*Detail_Invalid)(nil),        // 63: railstore.control.v1.Detail.Invalid
+	(*Detail_Absent)(nil),         // 64: railstore.control.v1.Detail.Absent
+	(*Detail_Stale)(nil),          // 65: railstore.control.v1.Detail.Stale
+	(*Detail_Barrier)(nil),        // 66: railstore.control.v1.Detail.Barrier
+	(*Detail_Conflict)(nil),       // 67: railstore.control.v1.Detail.Conflict
+	nil,                           // 68: railstore.control.v1.Offer.ParamsEntry
+	(*WatchReply_Sync)(nil),       // 69: railstore.control.v1.WatchReply.Sync
+	(*timestamppb.Timestamp)(nil), // 70: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 71: google.protobuf.Duration
 }
 var file_control_proto_depIdxs = []int32{
-	60,  // 0: railstore.control.v1.Detail.mismatch:type_name -> railstore.control.v1.Detail.Mismatch
-	61,  // 1: railstore.control.v1.Detail.invalid:type_name -> railstore.control.v1.Detail.Invalid
-	62,  // 2: railstore.control.v1.Detail.absent:type_name -> railstore.control.v1.Detail.Absent
-	63,  // 3: railstore.control.v1.Detail.stale:type_name -> railstore.control.v1.Detail.Stale
-	64,  // 4: railstore.control.v1.Detail.barrier:type_name -> railstore.control.v1.Detail.Barrier
-	65,  // 5: railstore.control.v1.Detail.conflict:type_name -> railstore.control.v1.Detail.Conflict
+	62,  // 0: railstore.control.v1.Detail.mismatch:type_name -> railstore.control.v1.Detail.Mismatch
+	63,  // 1: railstore.control.v1.Detail.invalid:type_name -> railstore.control.v1.Detail.Invalid
+	64,  // 2: railstore.control.v1.Detail.absent:type_name -> railstore.control.v1.Detail.Absent
+	65,  // 3: railstore.control.v1.Detail.stale:type_name -> railstore.control.v1.Detail.Stale
+	66,  // 4: railstore.control.v1.Detail.barrier:type_name -> railstore.control.v1.Detail.Barrier
+	67,  // 5: railstore.control.v1.Detail.conflict:type_name -> railstore.control.v1.Detail.Conflict
 	0,   // 6: railstore.control.v1.NodeInfo.role:type_name -> railstore.control.v1.Role
 	4,   // 7: railstore.control.v1.NodeInfo.rails:type_name -> railstore.control.v1.Rail
-	68,  // 8: railstore.control.v1.NodeInfo.started:type_name -> google.protobuf.Timestamp
-	69,  // 9: railstore.control.v1.NodeInfo.lease:type_name -> google.protobuf.Duration
+	70,  // 8: railstore.control.v1.NodeInfo.started:type_name -> google.protobuf.Timestamp
+	71,  // 9: railstore.control.v1.NodeInfo.lease:type_name -> google.protobuf.Duration
 	5,   // 10: railstore.control.v1.Node.info:type_name -> railstore.control.v1.NodeInfo
 	1,   // 11: railstore.control.v1.Node.state:type_name -> railstore.control.v1.State
 	6,   // 12: railstore.control.v1.Node.lanes:type_name -> railstore.control.v1.Lanes
-	68,  // 13: railstore.control.v1.Node.joined:type_name -> google.protobuf.Timestamp
-	69,  // 14: railstore.control.v1.Node.idle:type_name -> google.protobuf.Duration
+	70,  // 13: railstore.control.v1.Node.joined:type_name -> google.protobuf.Timestamp
+	71,  // 14: railstore.control.v1.Node.idle:type_name -> google.protobuf.Duration
 	9,   // 15: railstore.control.v1.Lane.endpoint:type_name -> railstore.control.v1.Endpoint
 	10,  // 16: railstore.control.v1.Lane.slots:type_name -> railstore.control.v1.Region
 	11,  // 17: railstore.control.v1.Offer.lanes:type_name -> railstore.control.v1.Lane
-	66,  // 18: railstore.control.v1.Offer.params:type_name -> railstore.control.v1.Offer.ParamsEntry
+	68,  // 18: railstore.control.v1.Offer.params:type_name -> railstore.control.v1.Offer.ParamsEntry
 	2,   // 19: railstore.control.v1.HelloRequest.identity:type_name -> railstore.control.v1.Identity
 	2,   // 20: railstore.control.v1.JoinRequest.identity:type_name -> railstore.control.v1.Identity
 	5,   // 21: railstore.control.v1.JoinRequest.info:type_name -> railstore.control.v1.NodeInfo
 	1,   // 22: railstore.control.v1.JoinRequest.state:type_name -> railstore.control.v1.State
 	8,   // 23: railstore.control.v1.JoinRequest.peers:type_name -> railstore.control.v1.Member
-	69,  // 24: railstore.control.v1.JoinReply.heartbeat:type_name -> google.protobuf.Duration
-	69,  // 25: railstore.control.v1.JoinReply.lease:type_name -> google.protobuf.Duration
+	71,  // 24: railstore.control.v1.JoinReply.heartbeat:type_name -> google.protobuf.Duration
+	71,  // 25: railstore.control.v1.JoinReply.lease:type_name -> google.protobuf.Duration
 	2,   // 26: railstore.control.v1.HeartbeatRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 27: railstore.control.v1.HeartbeatRequest.member:type_name -> railstore.control.v1.Member
 	6,   // 28: railstore.control.v1.HeartbeatRequest.lanes:type_name -> railstore.control.v1.Lanes
@@ -4900,102 +5014,107 @@ var file_control_proto_depIdxs = []int32{
 	2,   // 35: railstore.control.v1.PublishRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 36: railstore.control.v1.PublishRequest.member:type_name -> railstore.control.v1.Member
 	12,  // 37: railstore.control.v1.PublishRequest.offer:type_name -> railstore.control.v1.Offer
-	2,   // 38: railstore.control.v1.WatchRequest.identity:type_name -> railstore.control.v1.Identity
-	8,   // 39: railstore.control.v1.WatchRequest.member:type_name -> railstore.control.v1.Member
-	1,   // 40: railstore.control.v1.PeerView.state:type_name -> railstore.control.v1.State
-	67,  // 41: railstore.control.v1.WatchReply.sync:type_name -> railstore.control.v1.WatchReply.Sync
-	12,  // 42: railstore.control.v1.WatchReply.offer:type_name -> railstore.control.v1.Offer
-	26,  // 43: railstore.control.v1.WatchReply.peer:type_name -> railstore.control.v1.PeerView
-	26,  // 44: railstore.control.v1.WatchReply.gone:type_name -> railstore.control.v1.PeerView
-	2,   // 45: railstore.control.v1.WaitRequest.identity:type_name -> railstore.control.v1.Identity
-	69,  // 46: railstore.control.v1.WaitRequest.at_most:type_name -> google.protobuf.Duration
-	1,   // 47: railstore.control.v1.Missing.state:type_name -> railstore.control.v1.State
-	29,  // 48: railstore.control.v1.WaitReply.missing:type_name -> railstore.control.v1.Missing
-	2,   // 49: railstore.control.v1.NodesRequest.identity:type_name -> railstore.control.v1.Identity
-	7,   // 50: railstore.control.v1.NodesReply.nodes:type_name -> railstore.control.v1.Node
-	2,   // 51: railstore.control.v1.ArriveRequest.identity:type_name -> railstore.control.v1.Identity
-	8,   // 52: railstore.control.v1.ArriveRequest.member:type_name -> railstore.control.v1.Member
-	69,  // 53: railstore.control.v1.ArriveRequest.at_most:type_name -> google.protobuf.Duration
-	2,   // 54: railstore.control.v1.WithdrawRequest.identity:type_name -> railstore.control.v1.Identity
-	8,   // 55: railstore.control.v1.WithdrawRequest.member:type_name -> railstore.control.v1.Member
-	2,   // 56: railstore.control.v1.StopRequest.identity:type_name -> railstore.control.v1.Identity
-	2,   // 57: railstore.control.v1.StatusRequest.identity:type_name -> railstore.control.v1.Identity
-	69,  // 58: railstore.control.v1.StatusReply.uptime:type_name -> google.protobuf.Duration
-	7,   // 59: railstore.control.v1.StatusReply.nodes:type_name -> railstore.control.v1.Node
-	68,  // 60: railstore.control.v1.StatusReply.now:type_name -> google.protobuf.Timestamp
-	42,  // 61: railstore.control.v1.Stripes.stripes:type_name -> railstore.control.v1.Stripe
-	41,  // 62: railstore.control.v1.Object.key:type_name -> railstore.control.v1.ObjectKey
-	68,  // 63: railstore.control.v1.Object.created:type_name -> google.protobuf.Timestamp
-	44,  // 64: railstore.control.v1.Placed.object:type_name -> railstore.control.v1.Object
-	42,  // 65: railstore.control.v1.Placed.stripes:type_name -> railstore.control.v1.Stripe
-	2,   // 66: railstore.control.v1.LookupRequest.identity:type_name -> railstore.control.v1.Identity
-	41,  // 67: railstore.control.v1.LookupRequest.key:type_name -> railstore.control.v1.ObjectKey
-	45,  // 68: railstore.control.v1.LookupReply.found:type_name -> railstore.control.v1.Placed
-	2,   // 69: railstore.control.v1.BeginRequest.identity:type_name -> railstore.control.v1.Identity
-	41,  // 70: railstore.control.v1.BeginRequest.key:type_name -> railstore.control.v1.ObjectKey
-	2,   // 71: railstore.control.v1.CommitRequest.identity:type_name -> railstore.control.v1.Identity
-	45,  // 72: railstore.control.v1.CommitRequest.object:type_name -> railstore.control.v1.Placed
-	45,  // 73: railstore.control.v1.CommitReply.old:type_name -> railstore.control.v1.Placed
-	2,   // 74: railstore.control.v1.DeleteRequest.identity:type_name -> railstore.control.v1.Identity
-	41,  // 75: railstore.control.v1.DeleteRequest.key:type_name -> railstore.control.v1.ObjectKey
-	45,  // 76: railstore.control.v1.DeleteReply.old:type_name -> railstore.control.v1.Placed
-	2,   // 77: railstore.control.v1.ListRequest.identity:type_name -> railstore.control.v1.Identity
-	41,  // 78: railstore.control.v1.ListRequest.after:type_name -> railstore.control.v1.ObjectKey
-	44,  // 79: railstore.control.v1.ListReply.objects:type_name -> railstore.control.v1.Object
-	2,   // 80: railstore.control.v1.GarbageRequest.identity:type_name -> railstore.control.v1.Identity
-	41,  // 81: railstore.control.v1.GarbageRequest.after:type_name -> railstore.control.v1.ObjectKey
-	45,  // 82: railstore.control.v1.GarbageReply.object:type_name -> railstore.control.v1.Placed
-	2,   // 83: railstore.control.v1.ForgetRequest.identity:type_name -> railstore.control.v1.Identity
-	41,  // 84: railstore.control.v1.ForgetRequest.key:type_name -> railstore.control.v1.ObjectKey
-	1,   // 85: railstore.control.v1.Detail.Absent.state:type_name -> railstore.control.v1.State
-	41,  // 86: railstore.control.v1.Detail.Conflict.key:type_name -> railstore.control.v1.ObjectKey
-	26,  // 87: railstore.control.v1.WatchReply.Sync.peers:type_name -> railstore.control.v1.PeerView
-	12,  // 88: railstore.control.v1.WatchReply.Sync.offers:type_name -> railstore.control.v1.Offer
-	13,  // 89: railstore.control.v1.Control.Hello:input_type -> railstore.control.v1.HelloRequest
-	15,  // 90: railstore.control.v1.Control.Join:input_type -> railstore.control.v1.JoinRequest
-	17,  // 91: railstore.control.v1.Control.Heartbeat:input_type -> railstore.control.v1.HeartbeatRequest
-	19,  // 92: railstore.control.v1.Control.SetState:input_type -> railstore.control.v1.SetStateRequest
-	21,  // 93: railstore.control.v1.Control.Leave:input_type -> railstore.control.v1.LeaveRequest
-	23,  // 94: railstore.control.v1.Control.Publish:input_type -> railstore.control.v1.PublishRequest
-	25,  // 95: railstore.control.v1.Control.Watch:input_type -> railstore.control.v1.WatchRequest
-	28,  // 96: railstore.control.v1.Control.Wait:input_type -> railstore.control.v1.WaitRequest
-	31,  // 97: railstore.control.v1.Control.Nodes:input_type -> railstore.control.v1.NodesRequest
-	33,  // 98: railstore.control.v1.Control.Arrive:input_type -> railstore.control.v1.ArriveRequest
-	35,  // 99: railstore.control.v1.Control.Withdraw:input_type -> railstore.control.v1.WithdrawRequest
-	37,  // 100: railstore.control.v1.Control.Stop:input_type -> railstore.control.v1.StopRequest
-	39,  // 101: railstore.control.v1.Control.Status:input_type -> railstore.control.v1.StatusRequest
-	46,  // 102: railstore.control.v1.Catalog.Lookup:input_type -> railstore.control.v1.LookupRequest
-	48,  // 103: railstore.control.v1.Catalog.Begin:input_type -> railstore.control.v1.BeginRequest
-	50,  // 104: railstore.control.v1.Catalog.Commit:input_type -> railstore.control.v1.CommitRequest
-	52,  // 105: railstore.control.v1.Catalog.Delete:input_type -> railstore.control.v1.DeleteRequest
-	54,  // 106: railstore.control.v1.Catalog.List:input_type -> railstore.control.v1.ListRequest
-	56,  // 107: railstore.control.v1.Catalog.Garbage:input_type -> railstore.control.v1.GarbageRequest
-	58,  // 108: railstore.control.v1.Catalog.Forget:input_type -> railstore.control.v1.ForgetRequest
-	14,  // 109: railstore.control.v1.Control.Hello:output_type -> railstore.control.v1.HelloReply
-	16,  // 110: railstore.control.v1.Control.Join:output_type -> railstore.control.v1.JoinReply
-	18,  // 111: railstore.control.v1.Control.Heartbeat:output_type -> railstore.control.v1.HeartbeatReply
-	20,  // 112: railstore.control.v1.Control.SetState:output_type -> railstore.control.v1.SetStateReply
-	22,  // 113: railstore.control.v1.Control.Leave:output_type -> railstore.control.v1.LeaveReply
-	24,  // 114: railstore.control.v1.Control.Publish:output_type -> railstore.control.v1.PublishReply
-	27,  // 115: railstore.control.v1.Control.Watch:output_type -> railstore.control.v1.WatchReply
-	30,  // 116: railstore.control.v1.Control.Wait:output_type -> railstore.control.v1.WaitReply
-	32,  // 117: railstore.control.v1.Control.Nodes:output_type -> railstore.control.v1.NodesReply
-	34,  // 118: railstore.control.v1.Control.Arrive:output_type -> railstore.control.v1.ArriveReply
-	36,  // 119: railstore.control.v1.Control.Withdraw:output_type -> railstore.control.v1.WithdrawReply
-	38,  // 120: railstore.control.v1.Control.Stop:output_type -> railstore.control.v1.StopReply
-	40,  // 121: railstore.control.v1.Control.Status:output_type -> railstore.control.v1.StatusReply
-	47,  // 122: railstore.control.v1.Catalog.Lookup:output_type -> railstore.control.v1.LookupReply
-	49,  // 123: railstore.control.v1.Catalog.Begin:output_type -> railstore.control.v1.BeginReply
-	51,  // 124: railstore.control.v1.Catalog.Commit:output_type -> railstore.control.v1.CommitReply
-	53,  // 125: railstore.control.v1.Catalog.Delete:output_type -> railstore.control.v1.DeleteReply
-	55,  // 126: railstore.control.v1.Catalog.List:output_type -> railstore.control.v1.ListReply
-	57,  // 127: railstore.control.v1.Catalog.Garbage:output_type -> railstore.control.v1.GarbageReply
-	59,  // 128: railstore.control.v1.Catalog.Forget:output_type -> railstore.control.v1.ForgetReply
-	109, // [109:129] is the sub-list for method output_type
-	89,  // [89:109] is the sub-list for method input_type
-	89,  // [89:89] is the sub-list for extension type_name
-	89,  // [89:89] is the sub-list for extension extendee
-	0,   // [0:89] is the sub-list for field type_name
+	2,   // 38: railstore.control.v1.FetchRequest.identity:type_name -> railstore.control.v1.Identity
+	8,   // 39: railstore.control.v1.FetchRequest.member:type_name -> railstore.control.v1.Member
+	12,  // 40: railstore.control.v1.FetchReply.offer:type_name -> railstore.control.v1.Offer
+	2,   // 41: railstore.control.v1.WatchRequest.identity:type_name -> railstore.control.v1.Identity
+	8,   // 42: railstore.control.v1.WatchRequest.member:type_name -> railstore.control.v1.Member
+	1,   // 43: railstore.control.v1.PeerView.state:type_name -> railstore.control.v1.State
+	69,  // 44: railstore.control.v1.WatchReply.sync:type_name -> railstore.control.v1.WatchReply.Sync
+	12,  // 45: railstore.control.v1.WatchReply.offer:type_name -> railstore.control.v1.Offer
+	28,  // 46: railstore.control.v1.WatchReply.peer:type_name -> railstore.control.v1.PeerView
+	28,  // 47: railstore.control.v1.WatchReply.gone:type_name -> railstore.control.v1.PeerView
+	2,   // 48: railstore.control.v1.WaitRequest.identity:type_name -> railstore.control.v1.Identity
+	71,  // 49: railstore.control.v1.WaitRequest.at_most:type_name -> google.protobuf.Duration
+	1,   // 50: railstore.control.v1.Missing.state:type_name -> railstore.control.v1.State
+	31,  // 51: railstore.control.v1.WaitReply.missing:type_name -> railstore.control.v1.Missing
+	2,   // 52: railstore.control.v1.NodesRequest.identity:type_name -> railstore.control.v1.Identity
+	7,   // 53: railstore.control.v1.NodesReply.nodes:type_name -> railstore.control.v1.Node
+	2,   // 54: railstore.control.v1.ArriveRequest.identity:type_name -> railstore.control.v1.Identity
+	8,   // 55: railstore.control.v1.ArriveRequest.member:type_name -> railstore.control.v1.Member
+	71,  // 56: railstore.control.v1.ArriveRequest.at_most:type_name -> google.protobuf.Duration
+	2,   // 57: railstore.control.v1.WithdrawRequest.identity:type_name -> railstore.control.v1.Identity
+	8,   // 58: railstore.control.v1.WithdrawRequest.member:type_name -> railstore.control.v1.Member
+	2,   // 59: railstore.control.v1.StopRequest.identity:type_name -> railstore.control.v1.Identity
+	2,   // 60: railstore.control.v1.StatusRequest.identity:type_name -> railstore.control.v1.Identity
+	71,  // 61: railstore.control.v1.StatusReply.uptime:type_name -> google.protobuf.Duration
+	7,   // 62: railstore.control.v1.StatusReply.nodes:type_name -> railstore.control.v1.Node
+	70,  // 63: railstore.control.v1.StatusReply.now:type_name -> google.protobuf.Timestamp
+	44,  // 64: railstore.control.v1.Stripes.stripes:type_name -> railstore.control.v1.Stripe
+	43,  // 65: railstore.control.v1.Object.key:type_name -> railstore.control.v1.ObjectKey
+	70,  // 66: railstore.control.v1.Object.created:type_name -> google.protobuf.Timestamp
+	46,  // 67: railstore.control.v1.Placed.object:type_name -> railstore.control.v1.Object
+	44,  // 68: railstore.control.v1.Placed.stripes:type_name -> railstore.control.v1.Stripe
+	2,   // 69: railstore.control.v1.LookupRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 70: railstore.control.v1.LookupRequest.key:type_name -> railstore.control.v1.ObjectKey
+	47,  // 71: railstore.control.v1.LookupReply.found:type_name -> railstore.control.v1.Placed
+	2,   // 72: railstore.control.v1.BeginRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 73: railstore.control.v1.BeginRequest.key:type_name -> railstore.control.v1.ObjectKey
+	2,   // 74: railstore.control.v1.CommitRequest.identity:type_name -> railstore.control.v1.Identity
+	47,  // 75: railstore.control.v1.CommitRequest.object:type_name -> railstore.control.v1.Placed
+	47,  // 76: railstore.control.v1.CommitReply.old:type_name -> railstore.control.v1.Placed
+	2,   // 77: railstore.control.v1.DeleteRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 78: railstore.control.v1.DeleteRequest.key:type_name -> railstore.control.v1.ObjectKey
+	47,  // 79: railstore.control.v1.DeleteReply.old:type_name -> railstore.control.v1.Placed
+	2,   // 80: railstore.control.v1.ListRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 81: railstore.control.v1.ListRequest.after:type_name -> railstore.control.v1.ObjectKey
+	46,  // 82: railstore.control.v1.ListReply.objects:type_name -> railstore.control.v1.Object
+	2,   // 83: railstore.control.v1.GarbageRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 84: railstore.control.v1.GarbageRequest.after:type_name -> railstore.control.v1.ObjectKey
+	47,  // 85: railstore.control.v1.GarbageReply.object:type_name -> railstore.control.v1.Placed
+	2,   // 86: railstore.control.v1.ForgetRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 87: railstore.control.v1.ForgetRequest.key:type_name -> railstore.control.v1.ObjectKey
+	1,   // 88: railstore.control.v1.Detail.Absent.state:type_name -> railstore.control.v1.State
+	43,  // 89: railstore.control.v1.Detail.Conflict.key:type_name -> railstore.control.v1.ObjectKey
+	28,  // 90: railstore.control.v1.WatchReply.Sync.peers:type_name -> railstore.control.v1.PeerView
+	12,  // 91: railstore.control.v1.WatchReply.Sync.offers:type_name -> railstore.control.v1.Offer
+	13,  // 92: railstore.control.v1.Control.Hello:input_type -> railstore.control.v1.HelloRequest
+	15,  // 93: railstore.control.v1.Control.Join:input_type -> railstore.control.v1.JoinRequest
+	17,  // 94: railstore.control.v1.Control.Heartbeat:input_type -> railstore.control.v1.HeartbeatRequest
+	19,  // 95: railstore.control.v1.Control.SetState:input_type -> railstore.control.v1.SetStateRequest
+	21,  // 96: railstore.control.v1.Control.Leave:input_type -> railstore.control.v1.LeaveRequest
+	23,  // 97: railstore.control.v1.Control.Publish:input_type -> railstore.control.v1.PublishRequest
+	25,  // 98: railstore.control.v1.Control.Fetch:input_type -> railstore.control.v1.FetchRequest
+	27,  // 99: railstore.control.v1.Control.Watch:input_type -> railstore.control.v1.WatchRequest
+	30,  // 100: railstore.control.v1.Control.Wait:input_type -> railstore.control.v1.WaitRequest
+	33,  // 101: railstore.control.v1.Control.Nodes:input_type -> railstore.control.v1.NodesRequest
+	35,  // 102: railstore.control.v1.Control.Arrive:input_type -> railstore.control.v1.ArriveRequest
+	37,  // 103: railstore.control.v1.Control.Withdraw:input_type -> railstore.control.v1.WithdrawRequest
+	39,  // 104: railstore.control.v1.Control.Stop:input_type -> railstore.control.v1.StopRequest
+	41,  // 105: railstore.control.v1.Control.Status:input_type -> railstore.control.v1.StatusRequest
+	48,  // 106: railstore.control.v1.Catalog.Lookup:input_type -> railstore.control.v1.LookupRequest
+	50,  // 107: railstore.control.v1.Catalog.Begin:input_type -> railstore.control.v1.BeginRequest
+	52,  // 108: railstore.control.v1.Catalog.Commit:input_type -> railstore.control.v1.CommitRequest
+	54,  // 109: railstore.control.v1.Catalog.Delete:input_type -> railstore.control.v1.DeleteRequest
+	56,  // 110: railstore.control.v1.Catalog.List:input_type -> railstore.control.v1.ListRequest
+	58,  // 111: railstore.control.v1.Catalog.Garbage:input_type -> railstore.control.v1.GarbageRequest
+	60,  // 112: railstore.control.v1.Catalog.Forget:input_type -> railstore.control.v1.ForgetRequest
+	14,  // 113: railstore.control.v1.Control.Hello:output_type -> railstore.control.v1.HelloReply
+	16,  // 114: railstore.control.v1.Control.Join:output_type -> railstore.control.v1.JoinReply
+	18,  // 115: railstore.control.v1.Control.Heartbeat:output_type -> railstore.control.v1.HeartbeatReply
+	20,  // 116: railstore.control.v1.Control.SetState:output_type -> railstore.control.v1.SetStateReply
+	22,  // 117: railstore.control.v1.Control.Leave:output_type -> railstore.control.v1.LeaveReply
+	24,  // 118: railstore.control.v1.Control.Publish:output_type -> railstore.control.v1.PublishReply
+	26,  // 119: railstore.control.v1.Control.Fetch:output_type -> railstore.control.v1.FetchReply
+	29,  // 120: railstore.control.v1.Control.Watch:output_type -> railstore.control.v1.WatchReply
+	32,  // 121: railstore.control.v1.Control.Wait:output_type -> railstore.control.v1.WaitReply
+	34,  // 122: railstore.control.v1.Control.Nodes:output_type -> railstore.control.v1.NodesReply
+	36,  // 123: railstore.control.v1.Control.Arrive:output_type -> railstore.control.v1.ArriveReply
+	38,  // 124: railstore.control.v1.Control.Withdraw:output_type -> railstore.control.v1.WithdrawReply
+	40,  // 125: railstore.control.v1.Control.Stop:output_type -> railstore.control.v1.StopReply
+	42,  // 126: railstore.control.v1.Control.Status:output_type -> railstore.control.v1.StatusReply
+	49,  // 127: railstore.control.v1.Catalog.Lookup:output_type -> railstore.control.v1.LookupReply
+	51,  // 128: railstore.control.v1.Catalog.Begin:output_type -> railstore.control.v1.BeginReply
+	53,  // 129: railstore.control.v1.Catalog.Commit:output_type -> railstore.control.v1.CommitReply
+	55,  // 130: railstore.control.v1.Catalog.Delete:output_type -> railstore.control.v1.DeleteReply
+	57,  // 131: railstore.control.v1.Catalog.List:output_type -> railstore.control.v1.ListReply
+	59,  // 132: railstore.control.v1.Catalog.Garbage:output_type -> railstore.control.v1.GarbageReply
+	61,  // 133: railstore.control.v1.Catalog.Forget:output_type -> railstore.control.v1.ForgetReply
+	113, // [113:134] is the sub-list for method output_type
+	92,  // [92:113] is the sub-list for method input_type
+	92,  // [92:92] is the sub-list for extension type_name
+	92,  // [92:92] is the sub-list for extension extendee
+	0,   // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_control_proto_init() }
@@ -5015,7 +5134,7 @@ func file_control_proto_init() {
 		(*Detail_Stopping)(nil),
 		(*Detail_Limit)(nil),
 	}
-	file_control_proto_msgTypes[25].OneofWrappers = []any{
+	file_control_proto_msgTypes[27].OneofWrappers = []any{
 		(*WatchReply_Sync_)(nil),
 		(*WatchReply_Offer)(nil),
 		(*WatchReply_Peer)(nil),
@@ -5028,7 +5147,7 @@ func file_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_proto_rawDesc), len(file_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   66,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

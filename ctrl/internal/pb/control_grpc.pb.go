@@ -28,6 +28,7 @@ const (
 	Control_SetState_FullMethodName  = "/railstore.control.v1.Control/SetState"
 	Control_Leave_FullMethodName     = "/railstore.control.v1.Control/Leave"
 	Control_Publish_FullMethodName   = "/railstore.control.v1.Control/Publish"
+	Control_Fetch_FullMethodName     = "/railstore.control.v1.Control/Fetch"
 	Control_Watch_FullMethodName     = "/railstore.control.v1.Control/Watch"
 	Control_Wait_FullMethodName      = "/railstore.control.v1.Control/Wait"
 	Control_Nodes_FullMethodName     = "/railstore.control.v1.Control/Nodes"
@@ -48,6 +49,8 @@ type ControlClient interface {
 	SetState(ctx context.Context, in *SetStateRequest, opts ...grpc.CallOption) (*SetStateReply, error)
 	Leave(ctx context.Context, in *LeaveRequest, opts ...grpc.CallOption) (*LeaveReply, error)
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishReply, error)
+	// Fetch gives the newest offer of one node to the caller, as Watch would.
+	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchReply, error)
 	// Watch sends the whole state of the caller's world and then what changes.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchReply], error)
 	// Wait answers when the nodes are as asked, or after a while with those that
@@ -124,6 +127,16 @@ func (c *controlClient) Publish(ctx context.Context, in *PublishRequest, opts ..
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PublishReply)
 	err := c.cc.Invoke(ctx, Control_Publish_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FetchReply)
+	err := c.cc.Invoke(ctx, Control_Fetch_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -220,6 +233,8 @@ type ControlServer interface {
 	SetState(context.Context, *SetStateRequest) (*SetStateReply, error)
 	Leave(context.Context, *LeaveRequest) (*LeaveReply, error)
 	Publish(context.Context, *PublishRequest) (*PublishReply, error)
+	// Fetch gives the newest offer of one node to the caller, as Watch would.
+	Fetch(context.Context, *FetchRequest) (*FetchReply, error)
 	// Watch sends the whole state of the caller's world and then what changes.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchReply]) error
 	// Wait answers when the nodes are as asked, or after a while with those that
@@ -259,6 +274,9 @@ func (UnimplementedControlServer) Leave(context.Context, *LeaveRequest) (*LeaveR
 }
 func (UnimplementedControlServer) Publish(context.Context, *PublishRequest) (*PublishReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Publish not implemented")
+}
+func (UnimplementedControlServer) Fetch(context.Context, *FetchRequest) (*FetchReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Fetch not implemented")
 }
 func (UnimplementedControlServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchReply]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -406,6 +424,24 @@ func _Control_Publish_Handler(srv interface{}, ctx context.Context, dec func(int
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControlServer).Publish(ctx, req.(*PublishRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Fetch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FetchRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Fetch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Fetch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Fetch(ctx, req.(*FetchRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -559,6 +595,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Publish",
 			Handler:    _Control_Publish_Handler,
+		},
+		{
+			MethodName: "Fetch",
+			Handler:    _Control_Fetch_Handler,
 		},
 		{
 			MethodName: "Wait",
