@@ -42,7 +42,8 @@ func (r RemoteRegion) Slice(off, n uint64) (RemoteRegion, bool) {
 	return RemoteRegion{Addr: r.Addr + off, Length: n, RKey: r.RKey}, true
 }
 
-// MR is a registered memory region: a whole Region made known to one device.
+// MR is a registered memory region: a Region, or a part of it, made known to one
+// device.
 type MR struct {
 	closer
 	pd     *PD
@@ -55,8 +56,14 @@ type MR struct {
 
 // Register registers the whole region. Remote write and remote atomic need
 // local write (IBTA 10.6.3.1). The region stays the caller's and must outlive
-// the MR.
+// the MR. One that is longer than the device's max_mr_size is refused: an MR has
+// one pair of keys. RegisterSpan cuts it.
 func (p *PD) Register(r *Region, access Access) (*MR, error) {
+	return p.register(r, 0, uint64(r.Len()), access)
+}
+
+// register registers a part of the region.
+func (p *PD) register(r *Region, off, n uint64, access Access) (*MR, error) {
 	const op = "reg_mr"
 	dev := p.ctx.name
 	if access&(RemoteWrite|RemoteAtomic) != 0 && access&LocalWrite == 0 {
@@ -67,19 +74,19 @@ func (p *PD) Register(r *Region, access Access) (*MR, error) {
 	if r.mem == nil {
 		return nil, Errorf(ErrClosed, op, dev, "the memory was unmapped")
 	}
-	if n := uint64(r.size); p.ctx.attr.MaxMRSize > 0 && n > p.ctx.attr.MaxMRSize {
+	if p.ctx.attr.MaxMRSize > 0 && n > p.ctx.attr.MaxMRSize {
 		return nil, Errorf(ErrNoMemory, op, dev, "%d bytes: the device registers at most %d at once", n, p.ctx.attr.MaxMRSize)
 	}
 	if err := p.addChild(op, &p.mrs); err != nil {
 		return nil, err
 	}
-	d, err := p.drv.Register(r.mem[:r.size:r.size], access)
+	d, err := p.drv.Register(r.mem[off:off+n:off+n], access)
 	if err != nil {
 		p.dropChild(&p.mrs)
 		return nil, wrapDriver(err, op, dev)
 	}
 	r.mrs.Add(1)
-	return &MR{pd: p, region: r, drv: d, addr: r.Addr(), length: uint64(r.size), access: access}, nil
+	return &MR{pd: p, region: r, drv: d, addr: r.Addr() + off, length: n, access: access}, nil
 }
 
 // LKey and RKey are the local and remote keys; they differ and are not

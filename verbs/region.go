@@ -47,7 +47,11 @@ func MapRegion(size int) (*Region, error) {
 func (r *Region) Bytes() []byte { return r.mem[:r.size:r.size] }
 
 // Len is the size that was asked for.
-func (r *Region) Len() int { return r.size }
+func (r *Region) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.size
+}
 
 // Addr is the virtual address of the first byte.
 func (r *Region) Addr() uint64 { return addrOf(r.mem) }

@@ -83,7 +83,8 @@ func ClientDemand(d *deploy.Deployment, c lane.Config) rail.Demand {
 
 // memory is a link's block as a lane wants it.
 func memory(l *rail.Link) lane.Memory {
-	return lane.Memory{MR: l.Rail.MR, Bytes: l.Bytes, Off: l.Off, Generation: l.Generation}
+	mr, at := l.Rail.Block(l.Off, uint64(len(l.Bytes)))
+	return lane.Memory{MR: mr, Bytes: l.Bytes, Off: at, Generation: l.Generation}
 }
 
 func peerOf(l *rail.Link) lane.Peer {

@@ -2,10 +2,13 @@ package object
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/lanes"
+	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/lane"
 )
 
@@ -69,13 +72,8 @@ func (t *LaneTransport) call(ctx context.Context, at Path, op uint16, ref Stripe
 	}
 	q := stripeRequest{StripeRef: ref, shard: uint32(at.Shard), verify: verify}
 	if n := len(mem.Bytes); n > 0 {
-		mr := t.cfg.Memory.MR(at.Rail)
-		if mr == nil {
-			return stripeResponse{}, pipeline.Errorf(pipeline.LayerInternal, "call", where, "no registered memory on this rail")
-		}
-		var ok bool
-		if q.memory, ok = mr.Remote().Slice(mem.Off, uint64(n)); !ok {
-			return stripeResponse{}, pipeline.Errorf(pipeline.LayerInternal, "call", where, "%d bytes at %d are outside the registered memory", n, mem.Off)
+		if err := t.locate(&q, at, mem); err != nil {
+			return stripeResponse{}, pipeline.Wrap(err, pipeline.LayerInternal, "call", where)
 		}
 	}
 	var encodeErr error
@@ -96,6 +94,26 @@ func (t *LaneTransport) call(ctx context.Context, at Path, op uint16, ref Stripe
 		return stripeResponse{}, err
 	}
 	return decodeResponse(buf[:rsp.N])
+}
+
+// locate tells the shard where the memory is.
+func (t *LaneTransport) locate(q *stripeRequest, at Path, mem Piece) error {
+	n := uint64(len(mem.Bytes))
+	span := t.cfg.Memory.On(at.Rail)
+	switch {
+	case span == nil:
+		return errors.New("no registered memory on this rail")
+	case !span.Contains(mem.Off, n):
+		return fmt.Errorf("%d bytes at %d are outside the registered memory", n, mem.Off)
+	}
+	var room [maxParts]verbs.RemoteRegion
+	parts := span.Remotes(room[:0], mem.Off, n)
+	if len(parts) > maxParts {
+		return fmt.Errorf("a stripe of %d bytes lies in %d memory regions of at most %d bytes, the limit of the rail's device (max_mr_size); at most %d can be told: store the object with smaller stripes (objects.stripeBytes)",
+			n, len(parts), span.Step(), maxParts)
+	}
+	copy(q.memory[:], parts)
+	return nil
 }
 
 // shorten leaves out of a lane's error what the path says already, so that a line
@@ -122,8 +140,8 @@ func (l laneError) Error() string {
 // Counters of a rail since the session began.
 func (t *LaneTransport) Counters(rail string) RailCounters {
 	var c RailCounters
-	if mr := t.cfg.Memory.MR(rail); mr != nil {
-		c.RegisteredBytes = mr.Len()
+	if span := t.cfg.Memory.On(rail); span != nil {
+		c.RegisteredBytes = span.Len()
 	}
 	for _, l := range t.cfg.Client.Lanes(rail) {
 		c.ConnectionsCreated++
@@ -133,7 +151,7 @@ func (t *LaneTransport) Counters(rail string) RailCounters {
 		c.Retransmits += l.Stats().Retransmits
 	}
 	if r, ok := t.cfg.Client.Set.Rail(rail); ok {
-		c.RegisteredBytes += r.MR.Len()
+		c.RegisteredBytes += r.RegisteredBytes()
 	}
 	return c
 }

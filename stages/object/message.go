@@ -16,7 +16,7 @@ const (
 
 // A request, little-endian. The version changes with the layout of these bytes.
 //
-//	 0  u8  version 1
+//	 0  u8  version 2
 //	 1  u8  flags: 1 the shard checks the stripe's checksum before it answers
 //	 2  u16 directory
 //	 4  u32 stripe index
@@ -24,16 +24,19 @@ const (
 //	16  u64 layout version
 //	24  u64 length of the stripe
 //	32  u64 xxh3-64 of the stripe
-//	40  u64 address of the client's memory
-//	48  u64 its length
-//	56  u32 its rkey
-//	60  u32 shard that is meant
-//	64  u16 length of the handle
-//	66  u16 length of the file name
-//	68  handle, file name, nothing more
+//	40  u32 shard that is meant
+//	44  u16 length of the handle
+//	46  u16 length of the file name
+//	48  u64 address of the client's memory
+//	56  u64 its length
+//	64  u32 its rkey
+//	68  u32 rkey of its second part, where the memory lies in two MRs; else 0
+//	72  u64 address of the second part; else 0
+//	80  u64 its length; 0: there is none
+//	88  handle, file name, nothing more
 const (
-	messageVersion = 1
-	requestHeader  = 68
+	messageVersion = 2
+	requestHeader  = 88
 	maxFileBytes   = 255
 	// MaxRequestBytes is what a lane's slots must carry for this protocol.
 	MaxRequestBytes = requestHeader + MaxHandleBytes + maxFileBytes
@@ -45,7 +48,24 @@ type stripeRequest struct {
 	StripeRef
 	shard  uint32
 	verify bool
-	memory verbs.RemoteRegion
+	// memory is the stripe's place at the client: in one MR, or in two that follow
+	// each other. What is not used is zero.
+	memory [maxParts]verbs.RemoteRegion
+}
+
+// maxParts is in how many MRs one stripe may lie.
+const maxParts = 2
+
+// room is the length of the memory at the client. It reports false for parts that no
+// memory can have.
+func (r *stripeRequest) room() (n uint64, ok bool) {
+	for _, m := range r.memory {
+		if m.Addr+m.Length < m.Addr || n+m.Length < n {
+			return 0, false
+		}
+		n += m.Length
+	}
+	return n, true
 }
 
 func (r *stripeRequest) size() int { return requestHeader + len(r.Handle) + len(r.File) }
@@ -66,12 +86,15 @@ func (r *stripeRequest) encode(dst []byte) (int, error) {
 	le.PutUint64(dst[16:], r.LayoutVersion)
 	le.PutUint64(dst[24:], r.Length)
 	le.PutUint64(dst[32:], r.XXH3)
-	le.PutUint64(dst[40:], r.memory.Addr)
-	le.PutUint64(dst[48:], r.memory.Length)
-	le.PutUint32(dst[56:], r.memory.RKey)
-	le.PutUint32(dst[60:], r.shard)
-	le.PutUint16(dst[64:], uint16(len(r.Handle)))
-	le.PutUint16(dst[66:], uint16(len(r.File)))
+	le.PutUint32(dst[40:], r.shard)
+	le.PutUint16(dst[44:], uint16(len(r.Handle)))
+	le.PutUint16(dst[46:], uint16(len(r.File)))
+	le.PutUint64(dst[48:], r.memory[0].Addr)
+	le.PutUint64(dst[56:], r.memory[0].Length)
+	le.PutUint32(dst[64:], r.memory[0].RKey)
+	le.PutUint32(dst[68:], r.memory[1].RKey)
+	le.PutUint64(dst[72:], r.memory[1].Addr)
+	le.PutUint64(dst[80:], r.memory[1].Length)
 	n := requestHeader
 	n += copy(dst[n:], r.Handle)
 	n += copy(dst[n:], r.File)
@@ -87,7 +110,7 @@ func decodeRequest(b []byte) (stripeRequest, error) {
 	if b[0] != messageVersion {
 		return stripeRequest{}, fmt.Errorf("%w: version %d of the stripe protocol, this shard speaks %d", ErrBadRequest, b[0], messageVersion)
 	}
-	h, f := int(le.Uint16(b[64:])), int(le.Uint16(b[66:]))
+	h, f := int(le.Uint16(b[44:])), int(le.Uint16(b[46:]))
 	switch {
 	case b[1]&^flagVerify != 0:
 		return stripeRequest{}, fmt.Errorf("%w: unknown flags %#x", ErrBadRequest, b[1])
@@ -102,15 +125,18 @@ func decodeRequest(b []byte) (stripeRequest, error) {
 			},
 			Dir: int(le.Uint16(b[2:])), File: string(b[requestHeader+h:]), Length: le.Uint64(b[24:]), XXH3: le.Uint64(b[32:]),
 		},
-		shard: le.Uint32(b[60:]), verify: b[1]&flagVerify != 0,
-		memory: verbs.RemoteRegion{Addr: le.Uint64(b[40:]), Length: le.Uint64(b[48:]), RKey: le.Uint32(b[56:])},
+		shard: le.Uint32(b[40:]), verify: b[1]&flagVerify != 0,
+		memory: [maxParts]verbs.RemoteRegion{
+			{Addr: le.Uint64(b[48:]), Length: le.Uint64(b[56:]), RKey: le.Uint32(b[64:])},
+			{Addr: le.Uint64(b[72:]), Length: le.Uint64(b[80:]), RKey: le.Uint32(b[68:])},
+		},
 	}, nil
 }
 
 // A response with status 0, little-endian. With any other status the response is
 // text for people.
 //
-//	 0  u8  version 1
+//	 0  u8  version 2
 //	 1  u8  1: the stripe to be removed was there
 //	 2  zeros
 //	 8  u64 length of the stripe

@@ -23,8 +23,12 @@ func drawRequest(t *rapid.T) stripeRequest {
 			Length: rapid.Uint64().Draw(t, "length"), XXH3: rapid.Uint64().Draw(t, "xxh3"),
 		},
 		shard: rapid.Uint32().Draw(t, "shard"), verify: rapid.Bool().Draw(t, "verify"),
-		memory: verbs.RemoteRegion{Addr: rapid.Uint64().Draw(t, "addr"), Length: rapid.Uint64().Draw(t, "len"), RKey: rapid.Uint32().Draw(t, "rkey")},
+		memory: [maxParts]verbs.RemoteRegion{drawRegion(t), drawRegion(t)},
 	}
+}
+
+func drawRegion(t *rapid.T) verbs.RemoteRegion {
+	return verbs.RemoteRegion{Addr: rapid.Uint64().Draw(t, "addr"), Length: rapid.Uint64().Draw(t, "len"), RKey: rapid.Uint32().Draw(t, "rkey")}
 }
 
 func TestRequestRoundTrip(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 )
 
 // Memory is registered memory under a slab, registered on every rail; a
-// *rail.Registration is one. MR is nil for a rail without a registration.
+// *rail.Registration is one. On is nil for a rail without a registration.
 type Memory interface {
-	MR(rail string) *verbs.MR
+	On(rail string) *verbs.Span
 }
 
 // ServiceConfig of a shard's object service.
@@ -136,17 +136,18 @@ func (s *Service) do(x exchange) (rsp stripeResponse, err error) {
 }
 
 // extent takes memory for the stripe, after checking what the request says of it.
-func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, verbs.SGE, error) {
-	fail := func(err error) (*Extent, verbs.SGE, error) { return nil, verbs.SGE{}, err }
-	mr := s.cfg.Memory.MR(x.Rail())
+func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, *verbs.Span, error) {
+	fail := func(err error) (*Extent, *verbs.Span, error) { return nil, nil, err }
+	span := s.cfg.Memory.On(x.Rail())
+	room, ok := q.room()
 	switch {
 	case q.Length > MaxStripeBytes:
 		return fail(fmt.Errorf("%w: a stripe of %d bytes, at most %d are allowed", ErrBadRequest, q.Length, MaxStripeBytes))
-	case q.memory.Length < q.Length:
-		return fail(fmt.Errorf("%w: stripe %d has %d bytes, the client's memory %d", ErrTooSmall, q.Index, q.Length, q.memory.Length))
-	case q.memory.Addr+q.memory.Length < q.memory.Addr:
-		return fail(fmt.Errorf("%w: %d bytes of memory at %#x", ErrBadRequest, q.memory.Length, q.memory.Addr))
-	case mr == nil:
+	case !ok:
+		return fail(fmt.Errorf("%w: %d bytes of memory at %#x and %d at %#x", ErrBadRequest, q.memory[0].Length, q.memory[0].Addr, q.memory[1].Length, q.memory[1].Addr))
+	case room < q.Length:
+		return fail(fmt.Errorf("%w: stripe %d has %d bytes, the client's memory %d", ErrTooSmall, q.Index, q.Length, room))
+	case span == nil:
 		return fail(fmt.Errorf("%w: no registered memory on rail %s", ErrInternal, x.Rail()))
 	}
 	ctx, cancel := context.WithTimeoutCause(x.Context(), s.cfg.MemoryWait, ErrBusy)
@@ -161,7 +162,26 @@ func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, verbs.SGE, erro
 	case err != nil:
 		return fail(err)
 	}
-	return ext, mr.SGE(ext.off, q.Length), nil
+	return ext, span, nil
+}
+
+// transfer moves the stripe between the extent and the client's memory, one part of
+// that after the other.
+func transfer(x exchange, move func(context.Context, []verbs.SGE, verbs.RemoteRegion) error, span *verbs.Span, ext *Extent, q *stripeRequest) error {
+	var room [4]verbs.SGE
+	off, left := ext.off, q.Length
+	for _, m := range q.memory {
+		n := min(left, m.Length)
+		if n == 0 {
+			continue
+		}
+		m.Length = n
+		if err := move(x.Context(), span.SGEs(room[:0], off, n), m); err != nil {
+			return err
+		}
+		off, left = off+n, left-n
+	}
+	return nil
 }
 
 func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
@@ -169,16 +189,13 @@ func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 	if _, err := s.cfg.Store.dir(q.Dir, q.File, q.Index); err != nil {
 		return rsp, err
 	}
-	ext, sge, err := s.extent(x, q)
+	ext, span, err := s.extent(x, q)
 	if err != nil {
 		return rsp, err
 	}
 	defer ext.Release()
-	if q.Length > 0 {
-		src, _ := q.memory.Slice(0, q.Length)
-		if err := x.Read(x.Context(), []verbs.SGE{sge}, src); err != nil {
-			return rsp, s.transferFailed(err)
-		}
+	if err := transfer(x, x.Read, span, ext, q); err != nil {
+		return rsp, s.transferFailed(err)
 	}
 	if h := xxh3.Hash(ext.Bytes()); h != q.XXH3 {
 		return rsp, fmt.Errorf("%w: stripe %d arrived at shard %d with xxh3 %s, the client says %s", ErrChecksum, q.Index, s.cfg.Store.Shard(), Hex(h), Hex(q.XXH3))
@@ -193,7 +210,7 @@ func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 }
 
 func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
-	ext, sge, err := s.extent(x, q)
+	ext, span, err := s.extent(x, q)
 	if err != nil {
 		return rsp, err
 	}
@@ -207,11 +224,8 @@ func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 			return rsp, fmt.Errorf("%w: %s in directory %d of shard %d: xxh3 %s, %s was stored", ErrCorrupt, q.File, q.Dir, s.cfg.Store.Shard(), Hex(h), Hex(m.XXH3))
 		}
 	}
-	if q.Length > 0 {
-		dst, _ := q.memory.Slice(0, q.Length)
-		if err := x.Write(x.Context(), []verbs.SGE{sge}, dst); err != nil {
-			return rsp, s.transferFailed(err)
-		}
+	if err := transfer(x, x.Write, span, ext, q); err != nil {
+		return rsp, s.transferFailed(err)
 	}
 	s.stats.fetches.Add(1)
 	s.stats.bytesOut.Add(q.Length)

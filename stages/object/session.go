@@ -81,7 +81,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 		return nil, err
 	}
 	// The shards read what is put and write what is read.
-	slab, reg, err := s.staging(set, cfg.Staging)
+	slab, reg, err := s.staging(set, cfg.Staging, uint64(d.Objects.StripeBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -134,13 +134,15 @@ func (s *Session) rails(ctx context.Context, cfg SessionConfig, demand rail.Dema
 	return pipeline.Run(ctx, s.scope, allocate, rail.AllocateInput{Deployment: d, Host: cfg.Host, Rails: rails, Demand: demand})
 }
 
-func (s *Session) staging(set *rail.Set, n int64) (*Slab, *rail.Registration, error) {
+func (s *Session) staging(set *rail.Set, n int64, stripe uint64) (*Slab, *rail.Registration, error) {
 	region, err := verbs.MapRegion(int(n))
 	if err != nil {
 		return nil, nil, pipeline.Wrap(err, pipeline.LayerResource, "allocate", pipeline.Nowhere)
 	}
 	s.scope.DeferClose("unmap staging", region.Close)
-	reg, err := set.Register(region, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead, nil)
+	// A shard is told of two MRs at most that a stripe lies in.
+	reg, err := set.Register(region, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead, nil,
+		rail.Pieces{Align: Align, Longest: min(stripe, uint64(n)), Field: "objects.stripeBytes"})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -120,7 +120,7 @@ func (x *site) serve(id int) *siteShard {
 	region, err := verbs.MapRegion(int(spec.Slab))
 	must(err)
 	s.scope.DeferClose("region", region.Close)
-	reg, err := set.Register(region, verbs.LocalWrite, nil)
+	reg, err := set.Register(region, verbs.LocalWrite, nil, rail.Pieces{Align: Align})
 	must(err)
 	s.scope.DeferClose("registration", reg.Close)
 	s.slab = NewSlab(region.Bytes())

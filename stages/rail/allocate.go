@@ -43,7 +43,8 @@ type Set struct {
 }
 
 // Allocate makes PD, CQ and registered memory on every rail. The memory is one
-// region, registered once a rail; each QP gets a block of it.
+// region, registered once a rail, between blocks in several MRs where the device's
+// max_mr_size asks for it; each QP gets a block of it.
 var Allocate = pipeline.Stage[AllocateInput, *Set]{
 	Name: "allocate", Layer: pipeline.LayerResource, Run: allocate,
 }
@@ -98,12 +99,16 @@ func (s *Set) allocateRail(scope *pipeline.Scope, r *Rail) error {
 		return err
 	}
 	scope.DeferClose("destroy CQ of rail "+r.Name(), cq.Close)
-	mr, err := pd.Register(s.region, s.Demand.Access)
+	if limit := lim.MaxMRSize; limit > 0 && uint64(s.Demand.Bytes) > limit {
+		return fmt.Errorf("%s: the slots of one QP are %d bytes, the device registers at most %d at once (max_mr_size); lower lanes.slotsPerQP, lanes.requestBytes or lanes.responseBytes",
+			r.Ctx.Name(), s.Demand.Bytes, limit)
+	}
+	memory, err := pd.RegisterSpan(s.region, uint64(s.Demand.Bytes), s.Demand.Access)
 	if err != nil {
 		return err
 	}
-	scope.DeferClose("deregister lane memory of rail "+r.Name(), mr.Close)
-	r.PD, r.CQ, r.MR = pd, cq, mr
+	scope.DeferClose("deregister lane memory of rail "+r.Name(), memory.Close)
+	r.PD, r.CQ, r.memory = pd, cq, memory
 	return nil
 }
 
@@ -142,35 +147,55 @@ func (s *Set) QPsInUse() int { return s.arena.inUse() }
 // Registration is one region registered on rails of a Set: all of them or none.
 type Registration struct {
 	Region *verbs.Region
-	mrs    map[string]*verbs.MR
+	spans  map[string]*verbs.Span
 }
 
-// MR is the registration on one rail, or nil.
-func (g *Registration) MR(rail string) *verbs.MR { return g.mrs[rail] }
+// On is the registration on one rail, or nil.
+func (g *Registration) On(rail string) *verbs.Span { return g.spans[rail] }
 
-// Register registers a region on the given rails (nil: all). On an error nothing
-// stays registered. The caller closes the Registration before the region.
-func (s *Set) Register(region *verbs.Region, access verbs.Access, rails []*Rail) (*Registration, error) {
+// Pieces is how the user of a region divides it.
+type Pieces struct {
+	Align   uint64 // pieces begin at multiples of it
+	Longest uint64 // bytes of the longest piece; 0: any piece may lie in many MRs
+	Field   string // of the recipe: what to lower when Longest is too long
+}
+
+// Register registers a region on the given rails (nil: all), in as many MRs as each
+// device's max_mr_size asks for. A piece then lies in at most two MRs. On an error
+// nothing stays registered. The caller closes the Registration before the region.
+func (s *Set) Register(region *verbs.Region, access verbs.Access, rails []*Rail, p Pieces) (*Registration, error) {
 	if rails == nil {
 		rails = s.Rails
 	}
-	g := &Registration{Region: region, mrs: make(map[string]*verbs.MR, len(rails))}
+	g := &Registration{Region: region, spans: make(map[string]*verbs.Span, len(rails))}
 	for _, r := range rails {
-		mr, err := r.PD.Register(region, access)
+		span, err := r.register(region, access, p)
 		if err != nil {
 			return nil, errors.Join(pipeline.Wrap(err, pipeline.LayerResource, "register", pipeline.AtRail(r.Name())), g.Close())
 		}
-		g.mrs[r.Name()] = mr
+		g.spans[r.Name()] = span
 	}
 	return g, nil
+}
+
+func (r *Rail) register(region *verbs.Region, access verbs.Access, p Pieces) (*verbs.Span, error) {
+	span, err := r.PD.RegisterSpan(region, p.Align, access)
+	if err != nil {
+		return nil, err
+	}
+	if p.Longest > span.Step() && span.MRs() > 1 {
+		return nil, errors.Join(fmt.Errorf("%s: one piece is %d bytes, the device registers at most %d at once (max_mr_size); lower %s",
+			r.Ctx.Name(), p.Longest, r.Ctx.Attr().MaxMRSize, p.Field), span.Close())
+	}
+	return span, nil
 }
 
 // Close deregisters on every rail. An error means that a rail may still reach
 // the memory: the region must then not be reused.
 func (g *Registration) Close() error {
 	var errs []error
-	for _, mr := range g.mrs {
-		errs = append(errs, mr.Close())
+	for _, span := range g.spans {
+		errs = append(errs, span.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -16,9 +16,10 @@ func (s *Set) Info() []ctrl.RailInfo {
 	out := make([]ctrl.RailInfo, 0, len(s.Rails))
 	for _, r := range s.Rails {
 		st, why := r.Health()
+		a := r.Address()
 		out = append(out, ctrl.RailInfo{Name: r.Name(), Fabric: r.Spec.Fabric, Device: r.Ctx.Name(), Provider: r.Provider(),
-			GID: r.GID.Entry.GID, GIDType: r.GID.Entry.Type.String(), MTU: r.ActiveMTU, Weight: r.Spec.Weight,
-			UDPPort: r.Port.UDPPort, State: string(st), Reason: why})
+			GID: a.GID.Entry.GID, GIDType: a.GID.Entry.Type.String(), MTU: a.ActiveMTU, Weight: r.Spec.Weight,
+			UDPPort: a.Port.UDPPort, State: string(st), Reason: why})
 	}
 	return out
 }

@@ -14,11 +14,13 @@ const (
 	Down   State = "down"
 )
 
-// health is what asynchronous events said of a rail.
+// health is what asynchronous events said of a rail, and its address.
 type health struct {
 	mu     sync.Mutex
 	state  State
 	reason string
+
+	address Address
 }
 
 func (h *health) set(s State, reason string) (changed bool) {

@@ -20,13 +20,15 @@ type Link struct {
 	PeerRail string
 	Index    int // among the links to this peer
 	QP       *verbs.QP
-	Off      uint64 // of the block in Rail.MR
+	Off      uint64 // of the block in the process's lane memory; see Rail.Block
 	Bytes    []byte // the block
 	Local    verbs.Endpoint
 	Remote   verbs.Endpoint
 	Block    verbs.RemoteRegion // the peer's block
 	// Generations of this end and of the peer's end of the link.
 	Generation, PeerGeneration uint32
+
+	at Address // that Local was made of
 }
 
 // Peer is a connected peer.
@@ -49,14 +51,16 @@ func (s *Set) newLink(r *Rail, index int) (*Link, error) {
 	}
 	b := s.region.Bytes()[off : off+uint64(s.Demand.Bytes)]
 	clear(b) // words of the block's last user must not be taken for this one's
-	return &Link{Rail: r, Index: index, QP: qp, Off: off, Bytes: b, Generation: 1,
-		Local: verbs.Endpoint{GID: r.GID.Entry.GID, GIDType: r.GID.Entry.Type, LID: r.Port.LID, QPN: qp.QPN(),
-			PSN: rand.Uint32N(1 << 24), MTU: r.ActiveMTU, UDPPort: r.Port.UDPPort}}, nil
+	a := r.Address()
+	return &Link{Rail: r, Index: index, QP: qp, Off: off, Bytes: b, Generation: 1, at: a,
+		Local: verbs.Endpoint{GID: a.GID.Entry.GID, GIDType: a.GID.Entry.Type, LID: a.Port.LID, QPN: qp.QPN(),
+			PSN: rand.Uint32N(1 << 24), MTU: a.ActiveMTU, UDPPort: a.Port.UDPPort}}, nil
 }
 
 // meta is what the peer must know of the link.
 func (l *Link) meta(s *Set) ctrl.LaneMeta {
-	block, _ := l.Rail.MR.Remote().Slice(l.Off, uint64(s.Demand.Bytes))
+	mr, at := l.Rail.Block(l.Off, uint64(s.Demand.Bytes))
+	block, _ := mr.Remote().Slice(at, uint64(s.Demand.Bytes))
 	return ctrl.LaneMeta{Rail: l.Rail.Name(), PeerRail: l.PeerRail, Fabric: l.Rail.Spec.Fabric, Index: l.Index,
 		Endpoint: l.Local, Slots: block, Generation: l.Generation}
 }
@@ -72,7 +76,7 @@ func (l *Link) connect(s *Set, m ctrl.LaneMeta) error {
 	l.Remote, l.Block, l.PeerGeneration, l.PeerRail = m.Endpoint, m.Slots, m.Generation, m.Rail
 	sp := l.Rail.Spec
 	err := l.QP.Connect(l.Local, l.Remote, verbs.PathOpts{
-		Port: uint8(sp.Port), SGIDIndex: l.Rail.GID.Entry.Index, PKeyIndex: l.Rail.PKeyIndex, MTU: sp.MTU, Access: s.Demand.Access &^ verbs.LocalWrite,
+		Port: uint8(sp.Port), SGIDIndex: l.at.GID.Entry.Index, PKeyIndex: l.at.PKeyIndex, MTU: sp.MTU, Access: s.Demand.Access &^ verbs.LocalWrite,
 		SL: uint8(sp.SL), TrafficClass: uint8(sp.TrafficClass), HopLimit: uint8(sp.HopLimit), FlowLabel: uint32(sp.FlowLabel),
 		Timeout: uint8(sp.Timeout), RetryCount: uint8(sp.RetryCount), RNRRetry: uint8(sp.RNRRetry),
 	}, nil)

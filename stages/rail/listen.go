@@ -2,23 +2,38 @@ package rail
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"sync"
+	"time"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/pipeline"
 )
 
-// Handler is what a shard does with its clients.
+// Handler is what a shard does with its clients. Calls for one peer come one after
+// the other, those for several peers side by side.
 type Handler interface {
 	// Accept takes a peer whose QPs are connected; the peer learns of them after
 	// it returns. On an error the peer is refused.
 	Accept(p *Peer) error
+	// Retire stops using one link of a peer, whose client gives it a new QP, and
+	// destroys its QP. When it returns nil nothing touches the link's memory.
+	Retire(p *Peer, l *Link) error
+	// Adopt uses the link again, with its new QP.
+	Adopt(p *Peer, l *Link) error
 	// Drop stops using a peer and returns when nothing does; then its QPs are
 	// destroyed.
 	Drop(p *Peer, reason string)
+}
+
+// ListenConfig of a Listener. Offers come by the control plane's stream; that of a
+// client of which Look was told is also asked for, every Poll and then less and
+// less often up to PollMax, while Broken says that links of it are.
+type ListenConfig struct {
+	Poll, PollMax time.Duration // 0: never asked for
+	PollTimeout   time.Duration // of one question
+	Broken        func(p *Peer) bool
+	// Renew says whether links may get new QPs while their peer stays.
+	Renew bool
 }
 
 // Listener connects every client that offers links to this shard.
@@ -26,28 +41,24 @@ type Listener struct {
 	set     *Set
 	control *ctrl.Client
 	handler Handler
+	cfg     ListenConfig
 	ctx     context.Context
 
-	mu    sync.Mutex
-	peers map[ctrl.NodeID]*accepted
-	wg    sync.WaitGroup // drops under way
-	done  chan struct{}
-	stop  chan struct{}
-	err   error
-	halt  context.CancelFunc
-}
-
-type accepted struct {
-	peer        *Peer
-	generation  uint64
-	incarnation uint64 // of the client
+	mu      sync.Mutex
+	guests  map[ctrl.NodeID]*guest
+	closing bool
+	err     error
+	wg      sync.WaitGroup // guests
+	done    chan struct{}
+	stop    chan struct{}
+	halt    context.CancelFunc
 }
 
 // Listen starts to take offers. Close ends it, drops every peer and waits.
-func Listen(ctx context.Context, set *Set, control *ctrl.Client, h Handler) *Listener {
+func Listen(ctx context.Context, set *Set, control *ctrl.Client, h Handler, cfg ListenConfig) *Listener {
 	ctx, halt := context.WithCancel(context.WithoutCancel(ctx))
-	l := &Listener{set: set, control: control, handler: h, ctx: ctx, halt: halt,
-		peers: map[ctrl.NodeID]*accepted{}, done: make(chan struct{}), stop: make(chan struct{})}
+	l := &Listener{set: set, control: control, handler: h, cfg: cfg, ctx: ctx, halt: halt,
+		guests: map[ctrl.NodeID]*guest{}, done: make(chan struct{}), stop: make(chan struct{})}
 	go l.run()
 	return l
 }
@@ -79,9 +90,9 @@ func (l *Listener) run() {
 		}
 		switch e := e.(type) {
 		case ctrl.OfferReceived:
-			l.take(e.Offer)
+			l.tell(e.Offer.From, true, func(m *mail) { m.offer = &e.Offer })
 		case ctrl.PeerGone:
-			l.gone(e)
+			l.tell(e.ID, false, func(m *mail) { m.gone = &e })
 		case ctrl.Rejoined:
 			pipeline.Emit(l.ctx, pipeline.Event{Event: "control_rejoined", Reason: e.Reason, Fields: map[string]any{"lost": e.Lost}})
 		case ctrl.Stop:
@@ -93,159 +104,54 @@ func (l *Listener) run() {
 	}
 }
 
-// take connects a client, or answers why not. A newer offer of a client that is
-// connected replaces the older one.
-func (l *Listener) take(o ctrl.Offer) {
+// Look says that links of a client broke: its next offer matters.
+func (l *Listener) Look(id ctrl.NodeID) {
+	if l.cfg.Poll > 0 && l.cfg.Renew {
+		l.tell(id, false, func(m *mail) { m.look = true })
+	}
+}
+
+// tell puts something into the mail of a client, whose goroutine is started for
+// an offer.
+func (l *Listener) tell(id ctrl.NodeID, start bool, put func(*mail)) {
 	l.mu.Lock()
-	old := l.peers[o.From]
-	l.mu.Unlock()
-	if old != nil {
-		if old.generation == o.Generation && old.incarnation == o.FromIncarnation {
-			return // seen again after a resync
+	defer l.mu.Unlock()
+	g := l.guests[id]
+	if g == nil {
+		if !start || l.closing {
+			return
 		}
-		l.drop(o.From, "replaced by a newer offer")
+		g = &guest{l: l, id: id, wake: make(chan struct{}, 1)}
+		l.guests[id] = g
+		l.wg.Go(g.run)
 	}
-	p, answer, err := l.set.accept(o)
-	if err == nil {
-		if err = l.handler.Accept(p); err != nil {
-			err = errors.Join(err, p.Close())
-		}
+	put(&g.mail)
+	select {
+	case g.wake <- struct{}{}:
+	default:
 	}
-	if err != nil {
-		answer = o.Answer(refusal(o, err), answer.Params)
-	} else {
-		l.mu.Lock()
-		l.peers[o.From] = &accepted{p, o.Generation, o.FromIncarnation}
-		l.mu.Unlock()
-	}
-	emit := pipeline.Event{Event: "peer_connected", Fields: map[string]any{"peer": string(o.From), "links": len(o.Lanes)}}
-	if err != nil {
-		emit.Event, emit.Reason = "peer_refused", err.Error()
-	}
-	pipeline.Emit(l.ctx, emit)
-	if perr := l.control.Publish(l.ctx, answer); perr != nil && l.ctx.Err() == nil {
-		pipeline.Emit(l.ctx, pipeline.Event{Event: "answer_failed", Reason: perr.Error(), Fields: map[string]any{"peer": string(o.From)}})
-		l.drop(o.From, "the answer could not be published")
-	}
-}
-
-// params are this shard's parameters towards a client: those of the demand, and
-// of the rails that the client's links would take.
-func (s *Set) params(o ctrl.Offer) map[string]string {
-	out := maps.Clone(s.Demand.Params)
-	if out == nil {
-		out = map[string]string{}
-	}
-	for _, m := range o.Lanes {
-		if r, ok := s.Rail(m.PeerRail); ok {
-			out[pathKey(m.Rail, m.PeerRail)] = pathText(r.Spec)
-		}
-	}
-	return out
-}
-
-// accept makes and connects the links of an offer.
-func (s *Set) accept(o ctrl.Offer) (*Peer, ctrl.Offer, error) {
-	mine := s.params(o)
-	answer := o.Answer(nil, mine)
-	if err := compareParams(mine, o.Params, o.From); err != nil {
-		return nil, answer, err
-	}
-	if n := max(s.Demand.QPs, len(s.Rails)); len(o.Lanes) == 0 || len(o.Lanes) > n {
-		return nil, answer, fmt.Errorf("an offer of %d links; a client may have 1 to %d", len(o.Lanes), n)
-	}
-	p := &Peer{Node: o.From, set: s}
-	seen := map[int]bool{}
-	for _, m := range o.Lanes {
-		err := func() error {
-			r, ok := s.Rail(m.PeerRail)
-			switch {
-			case seen[m.Index] || m.Index < 0:
-				return fmt.Errorf("link index %d is negative or stands twice", m.Index)
-			case !ok:
-				return fmt.Errorf("this shard has no rail %q", m.PeerRail)
-			case r.Spec.Fabric != m.Fabric:
-				return fmt.Errorf("rail %s is on fabric %s, not on %s", r.Name(), r.Spec.Fabric, m.Fabric)
-			}
-			seen[m.Index] = true
-			l, err := s.newLink(r, m.Index)
-			if err != nil {
-				return err
-			}
-			p.Links = append(p.Links, l)
-			if err := l.connect(s, m); err != nil {
-				return err
-			}
-			answer.Lanes = append(answer.Lanes, l.meta(s))
-			return nil
-		}()
-		if err != nil {
-			return nil, answer, errors.Join(fmt.Errorf("link %d on rail %s: %w", m.Index, m.PeerRail, err), p.Close())
-		}
-	}
-	return p, answer, nil
-}
-
-// refusal answers every link of an offer with the reason.
-func refusal(o ctrl.Offer, err error) (out []ctrl.LaneMeta) {
-	for _, m := range o.Lanes {
-		out = append(out, ctrl.LaneMeta{Rail: m.PeerRail, PeerRail: m.Rail, Fabric: m.Fabric, Index: m.Index, Error: err.Error()})
-	}
-	return out
-}
-
-// gone drops the incarnation of a client that the control plane reports gone,
-// not a later one that has offered meanwhile.
-func (l *Listener) gone(e ctrl.PeerGone) {
-	l.mu.Lock()
-	a := l.peers[e.ID]
-	l.mu.Unlock()
-	if a != nil && a.incarnation == e.Incarnation {
-		l.drop(e.ID, e.Reason)
-	}
-}
-
-// drop forgets a peer and waits for its users in the background, so that one
-// slow handler does not keep other clients from connecting.
-func (l *Listener) drop(id ctrl.NodeID, reason string) {
-	l.mu.Lock()
-	a := l.peers[id]
-	delete(l.peers, id)
-	l.mu.Unlock()
-	if a == nil {
-		return
-	}
-	l.wg.Go(func() {
-		l.handler.Drop(a.peer, reason)
-		e := pipeline.Event{Event: "peer_gone", Reason: reason, Fields: map[string]any{"peer": string(id)}}
-		if err := a.peer.Close(); err != nil {
-			e.Fields["error"] = err.Error()
-		}
-		pipeline.Emit(l.ctx, e)
-	})
 }
 
 // Peers is the number of connected clients.
-func (l *Listener) Peers() int {
+func (l *Listener) Peers() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.peers)
+	for _, g := range l.guests {
+		if g.connected {
+			n++
+		}
+	}
+	return n
 }
 
 // Close ends the listener, drops every peer and waits until their QPs are
 // destroyed. It is idempotent.
 func (l *Listener) Close() error {
+	l.mu.Lock()
+	l.closing = true
+	l.mu.Unlock()
 	l.halt()
 	<-l.done
-	l.mu.Lock()
-	ids := make([]ctrl.NodeID, 0, len(l.peers))
-	for id := range l.peers {
-		ids = append(ids, id)
-	}
-	l.mu.Unlock()
-	for _, id := range ids {
-		l.drop(id, "the shard stops")
-	}
 	l.wg.Wait()
 	return nil
 }

@@ -73,12 +73,13 @@ func hostText(g verbs.GID) string {
 
 // mismatch says why two rails on one fabric cannot talk, or "".
 func mismatch(l *Rail, p ctrl.RailInfo) string {
-	mine, theirs := l.GID.Entry.Type.String(), p.GIDType
+	gid := l.Address().GID.Entry
+	mine, theirs := gid.Type.String(), p.GIDType
 	if mine != theirs {
 		return fmt.Sprintf("this end sends %s, rail %s of the peer %s", mine, p.Name, theirs)
 	}
-	if a, b := l.GID.Entry.GID.IsIPv4(), p.GID.IsIPv4(); a != b && l.GID.Entry.Type == verbs.GIDTypeRoCEv2 {
-		return fmt.Sprintf("this end has %v, rail %s of the peer %v: one is IPv4, the other IPv6", l.GID.Entry.GID.Addr(), p.Name, p.GID.Addr())
+	if a, b := gid.GID.IsIPv4(), p.GID.IsIPv4(); a != b && gid.Type == verbs.GIDTypeRoCEv2 {
+		return fmt.Sprintf("this end has %v, rail %s of the peer %v: one is IPv4, the other IPv6", gid.GID.Addr(), p.Name, p.GID.Addr())
 	}
 	return ""
 }

@@ -215,8 +215,9 @@ func TestClientReachesEveryShardOverEveryRail(t *testing.T) {
 func writeOver(t *testing.T, l *Link, v byte) {
 	t.Helper()
 	copy(l.Bytes, bytes.Repeat([]byte{v}, 64))
+	mr, at := l.Rail.Block(l.Off, 64)
 	_, err := l.QP.PostSend([]verbs.SendWR{{ID: 1, Op: verbs.OpWrite, Flags: verbs.Signaled, NumSGE: 1, RemoteAddr: l.Block.Addr, RKey: l.Block.RKey}},
-		[]verbs.SGE{l.Rail.MR.SGE(l.Off, 64)})
+		[]verbs.SGE{mr.SGE(at, 64)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,25 +24,50 @@ type ResolveInput struct {
 	Drivers    Drivers
 }
 
-// Rail is one rail of this process: an open device port with a chosen GID and,
-// after allocate, its PD, CQ and the registration of the process's memory.
+// Rail is one rail of this process: an open device port with an Address and, after
+// allocate, its PD, CQ and the registration of the process's memory.
 type Rail struct {
 	Spec  deploy.Rail
 	Index int // in the Set
 
-	Ctx       *verbs.Context
+	Ctx *verbs.Context
+	PD  *verbs.PD
+	CQ  *verbs.CQ
+
+	memory *verbs.Span // the process's lane memory on this rail
+	at     place       // used by resolve, then by the reader of the rail's events alone
+	health health
+}
+
+// Address is what a rail's port was when it was last read, and what was chosen of
+// its tables. It is a value: whoever makes several things of it reads it once.
+type Address struct {
 	Port      verbs.PortAttr
 	GID       fabric.Choice
 	PKeyIndex uint16
 	ActiveMTU int // of this end
-
-	PD *verbs.PD
-	CQ *verbs.CQ
-	MR *verbs.MR // the process's lane memory on this rail
-
-	at     place
-	health health
 }
+
+// Address is where the rail is now. Asynchronous events change it.
+func (r *Rail) Address() Address {
+	r.health.mu.Lock()
+	defer r.health.mu.Unlock()
+	return r.health.address
+}
+
+// Block is the MR that holds the n bytes at off of the process's lane memory, and
+// where in it they begin. What one QP was given lies in one MR; it panics for what
+// was not.
+func (r *Rail) Block(off, n uint64) (*verbs.MR, uint64) {
+	m, at, ok := r.memory.At(off, n)
+	if !ok {
+		panic(fmt.Sprintf("rail: %d bytes at %d are no block of %d bytes of lane memory", n, off, r.memory.Len()))
+	}
+	return m, at
+}
+
+// RegisteredBytes is the length of the process's lane memory on this rail.
+func (r *Rail) RegisteredBytes() uint64 { return r.memory.Len() }
 
 // Name is the rail's name in the recipe.
 func (r *Rail) Name() string { return r.Spec.Name }
@@ -78,11 +103,12 @@ func resolve(ctx context.Context, scope *pipeline.Scope, in ResolveInput) ([]*Ra
 	}
 	for i, r := range rails {
 		r.Index = i
-		fields := map[string]any{"device": r.Ctx.Name(), "gid": r.GID.Entry.GID.String(), "gid_index": r.GID.Entry.Index, "mtu": r.ActiveMTU}
+		a := r.Address()
+		fields := map[string]any{"device": r.Ctx.Name(), "gid": a.GID.Entry.GID.String(), "gid_index": a.GID.Entry.Index, "mtu": a.ActiveMTU}
 		if r.at.reason != "" {
 			fields["selected_by"] = r.at.reason
 		}
-		pipeline.Emit(ctx, pipeline.Event{Event: "rail_resolved", Rail: r.Name(), Reason: r.GID.Reason(), Fields: fields})
+		pipeline.Emit(ctx, pipeline.Event{Event: "rail_resolved", Rail: r.Name(), Reason: a.GID.Reason(), Fields: fields})
 	}
 	return rails, nil
 }
@@ -126,44 +152,57 @@ func open(s deploy.Rail, drivers Drivers) (*Rail, error) {
 		return nil, at.explain(err)
 	}
 	r := &Rail{Spec: s, Ctx: vc, at: at}
-	if err := r.choose(); err != nil {
+	if r.health.address, err = r.choose(nil); err != nil {
 		_ = vc.Close() // the first cause is what matters
 		return nil, err
 	}
 	return r, nil
 }
 
-// choose reads the port and takes a GID; it is called again when a port returns.
-func (r *Rail) choose() error {
+// choose reads the port and its tables and takes a GID of them. What the rail has
+// now is kept where the recipe still allows it: a better entry that turns up is no
+// reason to move.
+func (r *Rail) choose(now *Address) (Address, error) {
 	port := uint8(r.Spec.Port)
 	pa, err := r.Ctx.Port(port)
 	if err != nil {
-		return err
+		return Address{}, err
 	}
 	if pa.State != verbs.PortActive {
-		return fmt.Errorf("%s/%d: port is %v, not ACTIVE", r.Ctx.Name(), port, pa.State)
+		return Address{}, fmt.Errorf("%s/%d: port is %v, not ACTIVE", r.Ctx.Name(), port, pa.State)
 	}
 	table, err := r.Ctx.GIDs(port)
 	if err != nil {
-		return err
+		return Address{}, err
 	}
-	c, err := fabric.Choose(table, r.Spec.GID, r.at.portOf(pa.LinkLayer))
+	c, err := r.chooseGID(table, pa.LinkLayer, now)
 	if err != nil {
-		return fmt.Errorf("%s/%d: %w", r.Ctx.Name(), port, err)
+		return Address{}, fmt.Errorf("%s/%d: %w", r.Ctx.Name(), port, err)
 	}
 	pk, err := r.pkeyIndex(port)
 	if err != nil {
-		return err
+		return Address{}, err
 	}
-	r.Port, r.GID, r.PKeyIndex = pa, c, pk
-	r.ActiveMTU = pa.ActiveMTU
+	a := Address{Port: pa, GID: c, PKeyIndex: pk, ActiveMTU: pa.ActiveMTU}
 	if r.Spec.MTU > 0 {
 		if r.Spec.MTU > pa.ActiveMTU {
-			return fmt.Errorf("%s/%d: the recipe asks for an MTU of %d, the port's active MTU is %d", r.Ctx.Name(), port, r.Spec.MTU, pa.ActiveMTU)
+			return Address{}, fmt.Errorf("%s/%d: the recipe asks for an MTU of %d, the port's active MTU is %d", r.Ctx.Name(), port, r.Spec.MTU, pa.ActiveMTU)
 		}
-		r.ActiveMTU = r.Spec.MTU
+		a.ActiveMTU = r.Spec.MTU
 	}
-	return nil
+	return a, nil
+}
+
+func (r *Rail) chooseGID(table []verbs.GIDEntry, link verbs.LinkLayer, now *Address) (fabric.Choice, error) {
+	at := r.at.portOf(link)
+	if now != nil {
+		if i := slices.Index(table, now.GID.Entry); i >= 0 {
+			if c, err := fabric.Choose(table[i:i+1], r.Spec.GID, at); err == nil {
+				return c, nil
+			}
+		}
+	}
+	return fabric.Choose(table, r.Spec.GID, at)
 }
 
 // pkeyIndex finds the partition by value: the index of a key differs from host

@@ -146,8 +146,9 @@ func (b *verbsBench) open(ctx context.Context, scope *pipeline.Scope, device str
 	if err != nil {
 		return nil, nil, err
 	}
-	e, err := perf.NewEnd(rails[0].Ctx, perf.Path{Port: uint8(spec.Port), GID: rails[0].GID.Entry,
-		Opts: verbs.PathOpts{PKeyIndex: rails[0].PKeyIndex}}, t)
+	at := rails[0].Address()
+	e, err := perf.NewEnd(rails[0].Ctx, perf.Path{Port: uint8(spec.Port), GID: at.GID.Entry,
+		Opts: verbs.PathOpts{PKeyIndex: at.PKeyIndex}}, t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -322,11 +323,11 @@ func (b *verbsBench) print(t perf.Test, r perf.Result, e *perf.End, on *rail.Rai
 	gbits := b.c.Bool("report-gbits")
 	if !b.printed[t.Kind] {
 		b.printed[t.Kind] = true
-		dash := strings.Repeat("-", 90)
+		dash, at := strings.Repeat("-", 90), on.Address()
 		a.printf("%s\n %s\n", dash, t.Name())
 		for _, kv := range [][2]string{{"Device", on.Ctx.Name()}, {"Peer", peer}, {"Number of qps", strconv.Itoa(t.QPs)}, {"Connection type", "RC"},
-			{"TX depth", strconv.Itoa(t.Depth)}, {"Mtu", fmt.Sprintf("%d[B]", e.MTU())}, {"Link type", on.Port.LinkLayer.String()},
-			{"GID index", fmt.Sprintf("%d (%v %v)", on.GID.Entry.Index, on.GID.Entry.Type, on.GID.Entry.GID.Addr())}} {
+			{"TX depth", strconv.Itoa(t.Depth)}, {"Mtu", fmt.Sprintf("%d[B]", e.MTU())}, {"Link type", at.Port.LinkLayer.String()},
+			{"GID index", fmt.Sprintf("%d (%v %v)", at.GID.Entry.Index, at.GID.Entry.Type, at.GID.Entry.GID.Addr())}} {
 			a.printf(" %-16s: %s\n", kv[0], kv[1])
 		}
 		a.printf("%s\n%s\n", dash, perf.Header(t.Kind, gbits))

@@ -119,7 +119,7 @@ func (r shardRun) startObjects(scope *pipeline.Scope, sh *deploy.Shard, set *rai
 	}
 	scope.DeferClose("unmap slab", region.Close)
 	// Stripes are read into and written from the slab by this end alone.
-	reg, err := set.Register(region, verbs.LocalWrite, nil)
+	reg, err := set.Register(region, verbs.LocalWrite, nil, rail.Pieces{Align: object.Align})
 	if err != nil {
 		return nil, err
 	}
