@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,11 @@ type device struct {
 	cqs int
 
 	counters counters
+
+	// player plays the driver's fault script; faults is it while there is something
+	// to play, else nil: all that a device without faults pays for them.
+	player *player
+	faults atomic.Pointer[player]
 }
 
 func openDevice(drv *Driver, name string, addr netip.AddrPort) (*device, error) {
@@ -99,6 +105,7 @@ func openDevice(drv *Driver, name string, addr netip.AddrPort) (*device, error) 
 	d.peers = newPeers(d.budget() / d.activeMTU)
 	d.mrs, d.qps = newMRTable(d.attr.MaxMR), newQPTable(d.attr.MaxQP)
 	d.reply = newTransmit()
+	d.player = &player{dev: d, script: drv.script}
 	go d.run() // ends in Close, which waits for done
 	return d, nil
 }
@@ -139,9 +146,25 @@ func (d *device) describe(a netip.Addr) error {
 	return nil
 }
 
+// gidTable is the GID table as it is now: the fault gid_move moves every entry to an
+// index behind the last one.
+func (d *device) gidTable() []verbs.GIDEntry {
+	if d.drv.script.moved.Load() == 0 {
+		return d.gids
+	}
+	out, by := slices.Clone(d.gids), 0
+	for _, g := range out {
+		by = max(by, g.Index+1)
+	}
+	for i := range out {
+		out[i].Index += by
+	}
+	return out
+}
+
 // checkSource says why packets cannot be sent from a GID index.
 func (d *device) checkSource(index int) error {
-	for _, g := range d.gids {
+	for _, g := range d.gidTable() {
 		if g.Index != index || g.GID.IsZero() {
 			continue
 		}
@@ -182,7 +205,10 @@ func (d *device) QueryPort(uint8) (verbs.PortAttr, error) {
 	if here {
 		a.State = l.state()
 	}
-	for _, g := range d.gids {
+	if d.drv.script.down.Load() > 0 {
+		a.State = verbs.PortDown
+	}
+	for _, g := range d.gidTable() {
 		a.GIDs = max(a.GIDs, g.Index+1)
 	}
 	return a, nil
@@ -190,8 +216,9 @@ func (d *device) QueryPort(uint8) (verbs.PortAttr, error) {
 
 // GIDs is the table without its empty entries.
 func (d *device) GIDs(uint8) ([]verbs.GIDEntry, error) {
-	out := make([]verbs.GIDEntry, 0, len(d.gids))
-	for _, g := range d.gids {
+	table := d.gidTable()
+	out := make([]verbs.GIDEntry, 0, len(table))
+	for _, g := range table {
 		if !g.GID.IsZero() {
 			out = append(out, g)
 		}
@@ -212,6 +239,11 @@ func (d *device) AllocPD() (verbs.DriverPD, error) {
 
 // CreateCQ creates a completion queue.
 func (d *device) CreateCQ(depth int) (verbs.DriverCQ, error) {
+	if f := d.faults.Load(); f != nil {
+		if err := f.script.fails(opCreateCQ, "create_cq", d.name); err != nil {
+			return nil, err
+		}
+	}
 	if err := d.acquire(&d.cqs, d.attr.MaxCQ, "create_cq", "max_cq", "completion queues"); err != nil {
 		return nil, err
 	}
@@ -250,6 +282,8 @@ func (d *device) emit(e verbs.AsyncEvent) {
 func (d *device) Close() error {
 	var err error
 	d.once.Do(func() {
+		// First, so that nobody else touches what is closed now.
+		d.drv.script.leave(d.player)
 		d.closing.Store(true)
 		d.waiter.Kick()
 		<-d.done

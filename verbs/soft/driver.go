@@ -16,7 +16,8 @@ import (
 
 // Driver is the provider "soft".
 type Driver struct {
-	opt Options
+	opt    Options
+	script *script
 
 	mu   sync.Mutex
 	open []*device
@@ -24,7 +25,7 @@ type Driver struct {
 
 // New makes a driver whose devices have these options. Drivers are cheap: a
 // program whose rails differ makes one for each.
-func New(o Options) *Driver { return &Driver{opt: o} }
+func New(o Options) *Driver { return &Driver{opt: o, script: newScript(o.Faults)} }
 
 // Name is "soft".
 func (d *Driver) Name() string { return "soft" }
@@ -64,6 +65,12 @@ func (d *Driver) Open(name string) (verbs.DriverContext, error) {
 	if err != nil {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, full, "%w", err)
 	}
+	if err := d.script.refused; err != nil {
+		return nil, &verbs.Error{Op: op, Device: full, Kind: verbs.ErrInvalid, Err: err}
+	}
+	if err := d.script.fails(opOpen, op, full); err != nil {
+		return nil, err
+	}
 	dev, err := openDevice(d, full, addr)
 	if err != nil {
 		return nil, openError(err, op, full, addr)
@@ -71,6 +78,7 @@ func (d *Driver) Open(name string) (verbs.DriverContext, error) {
 	d.mu.Lock()
 	d.open = append(d.open, dev)
 	d.mu.Unlock()
+	d.script.join(dev.player)
 	return dev, nil
 }
 

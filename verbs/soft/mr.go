@@ -17,13 +17,14 @@ const (
 	keyRemote     = 1 << 8
 )
 
-// mr is a registered region; it does not change while it is in the table.
+// mr is a registered region; it does not change while it is in the table, but for
+// its remote key (see bump).
 type mr struct {
 	pd     *pd
 	mem    []byte
 	base   uint64
 	lkey   uint32
-	rkey   uint32
+	rkey   atomic.Uint32
 	access verbs.Access
 }
 
@@ -41,7 +42,7 @@ func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 func (m *mr) LKey() uint32 { return m.lkey }
 
 // RKey is the remote key.
-func (m *mr) RKey() uint32 { return m.rkey }
+func (m *mr) RKey() uint32 { return m.rkey.Load() }
 
 // Close deregisters; when it returns no packet reaches the memory.
 func (m *mr) Close() error {
@@ -93,7 +94,7 @@ func (t *mrTable) add(m *mr) error {
 	t.free = t.free[1:]
 	t.used++
 	m.lkey = i<<keyIndexShift | uint32(t.gen[i])
-	m.rkey = m.lkey | keyRemote
+	m.rkey.Store(m.lkey | keyRemote)
 	(*t.slots.Load())[i].Store(m)
 	return nil
 }
@@ -111,6 +112,24 @@ func (t *mrTable) grow() {
 	copy(gen, t.gen)
 	t.gen = gen
 	t.slots.Store(&next)
+}
+
+// bump gives every region another remote key, for the fault rkey_bump, and returns
+// how many there are.
+func (t *mrTable) bump() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	slots := *t.slots.Load()
+	for i := range slots {
+		if m := slots[i].Load(); m != nil {
+			// The next region at this index gets a generation that neither had.
+			t.gen[i]++
+			m.rkey.Store(uint32(i)<<keyIndexShift | keyRemote | uint32(t.gen[i]))
+			n++
+		}
+	}
+	return n
 }
 
 func (t *mrTable) remove(m *mr) {

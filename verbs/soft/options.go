@@ -40,6 +40,9 @@ type Options struct {
 	// NoSpin keeps the device's goroutine from polling the socket for a moment
 	// after traffic before it sleeps.
 	NoSpin bool
+	// Faults are the script of what goes wrong. Open fails with ErrInvalid when one
+	// is wrong; Driver.AddFault adds more.
+	Faults []Fault
 
 	// loseSent drops packets instead of sending them; for tests.
 	loseSent func(*rc.Packet) bool

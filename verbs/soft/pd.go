@@ -16,6 +16,11 @@ type pd struct {
 
 // Register makes memory known to the device.
 func (p *pd) Register(mem []byte, access verbs.Access) (verbs.DriverMR, error) {
+	if f := p.dev.faults.Load(); f != nil {
+		if err := f.script.fails(opRegMR, "reg_mr", p.dev.name); err != nil {
+			return nil, err
+		}
+	}
 	m := &mr{pd: p, mem: mem, base: verbs.AddrOf(mem), access: access}
 	if err := p.dev.mrs.add(m); err != nil {
 		return nil, err
@@ -25,6 +30,11 @@ func (p *pd) Register(mem []byte, access verbs.Access) (verbs.DriverMR, error) {
 
 // CreateQP creates a QP in RESET.
 func (p *pd) CreateQP(init verbs.DriverQPInit) (verbs.DriverQP, error) {
+	if f := p.dev.faults.Load(); f != nil {
+		if err := f.script.fails(opCreateQP, "create_qp", p.dev.name); err != nil {
+			return nil, err
+		}
+	}
 	q, err := newQP(p, init)
 	if err != nil {
 		return nil, err

@@ -247,7 +247,7 @@ func (p *pd) Remote(rkey uint32, addr uint64, n uint64, need verbs.Access) ([]by
 		return nil, true // IBTA 9.7.4.1.3: no key is checked for nothing
 	}
 	m := p.dev.mrs.find(rkey)
-	if m == nil || m.rkey != rkey || m.pd != p || m.access&need != need {
+	if m == nil || m.rkey.Load() != rkey || m.pd != p || m.access&need != need {
 		return nil, false
 	}
 	return m.slice(addr, n)
