@@ -30,6 +30,9 @@ type Event struct {
 	Stage   string         `json:"stage,omitempty"`
 	Seconds float64        `json:"seconds,omitempty"`
 	Fields  map[string]any `json:"fields,omitempty"`
+	// Suppressed is set where the event stands for that many of its kind and place
+	// that came too fast to be told one by one; the rest of it is of the last one.
+	Suppressed int `json:"suppressed,omitempty"`
 }
 
 // Sink takes events; it must be safe for concurrent use and must not block.

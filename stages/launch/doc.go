@@ -10,7 +10,7 @@
 //	NAME/run/shard-N.lock  held by shard N's process for as long as it lives
 //	NAME/run/shard-N.exit  why shard N's last process ended, written by itself
 //	NAME/logs/shard-N.log  its output
-//	NAME/events.jsonl      what happened, one JSON object a line
+//	NAME/events.jsonl      what happened, one JSON object a line; .1 to .4 are older
 //
 // # Who is alive
 //
@@ -30,6 +30,7 @@
 // Owns: the state folder, shard processes, Up, Down, Status, events and logs as
 // files, and Failure, the form in which an error leaves a shard process.
 // Imports: pipeline, cue/deploy, verbs, ctrl, stages/rail and golang.org/x/sys/unix.
-// Goroutines: Up's control poller, which Up waits for.
-// Locks: the deployment lock is taken before any shard lock.
+// Goroutines: Up's control poller, which Up waits for; a timer of an EventLog, which
+// Close waits for.
+// Locks: the deployment lock is taken before any shard lock; damper.mu before EventLog.mu.
 package launch

@@ -1,39 +1,82 @@
 package launch
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"io/fs"
 	"os"
+	"path/filepath"
+	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/railstore/railstore/pipeline"
 )
 
+// eventsMost is the length from which the file of events is put aside.
+const eventsMost = 8 << 20
+
 // EventLog appends to a deployment's events. Every process of the deployment has
 // its own; the file is opened for appending and a line is one write, so lines of
-// different processes do not mix.
+// different processes do not mix. Bursts of one event are told as a few lines and
+// a count (damper). Who finds the file long puts it aside; the others notice by
+// its inode and go on in the new one. No lock is waited for: a process that was
+// stopped at a bad moment must not stop the others.
 type EventLog struct {
-	f     *os.File
+	path  string
 	shard *int
+	also  []pipeline.Sink
+	most  int64
+	damp  *damper
+
+	mu     sync.Mutex
+	f      *os.File
+	id     inode
+	torn   bool // a write was cut short: the next one begins a new line
+	closed bool
 }
 
 // OpenEvents opens the folder's events for appending. shard is put into events
-// that name none, unless it is negative.
-func (f Folder) OpenEvents(shard int) (*EventLog, error) {
-	file, err := os.OpenFile(f.EventsPath(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, stateError(f.EventsPath(), err)
-	}
-	l := &EventLog{f: file}
+// that name none, unless it is negative. What is written also goes to the sinks,
+// one event at a time.
+func (f Folder) OpenEvents(shard int, also ...pipeline.Sink) (*EventLog, error) {
+	l := &EventLog{path: f.EventsPath(), also: also, most: eventsMost}
 	if shard >= 0 {
 		l.shard = &shard
 	}
+	if err := l.open(); err != nil {
+		return nil, stateError(l.path, err)
+	}
+	l.damp = newDamper(l.write)
 	return l, nil
+}
+
+// open opens the file that has the name now. A line that somebody could not finish
+// is ended, else the next one would be lost with it.
+func (l *EventLog) open() error {
+	file, err := os.OpenFile(l.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		_ = file.Close()
+		return err
+	}
+	l.id, l.torn = inode{dev: st.Dev, ino: st.Ino}, false
+	if n := st.Size; n > 0 {
+		var last [1]byte
+		if _, err := file.ReadAt(last[:], n-1); err == nil && last[0] != '\n' {
+			l.torn = true
+		}
+	}
+	if l.f != nil {
+		_ = l.f.Close()
+	}
+	l.f = file
+	return nil
 }
 
 // Emit is a pipeline.Sink. An event that cannot be written is lost: events tell
@@ -46,159 +89,98 @@ func (l *EventLog) Emit(e pipeline.Event) {
 		e.Time = time.Now()
 	}
 	e.Time = e.Time.UTC()
+	l.damp.emit(e)
+}
+
+// write is called by the damper only, one event at a time.
+func (l *EventLog) write(e pipeline.Event) {
 	if b, err := json.Marshal(e); err == nil {
-		_, _ = l.f.Write(append(b, '\n'))
+		l.append(append(b, '\n'))
+	}
+	for _, s := range l.also {
+		s(e)
 	}
 }
 
-// Close closes the file.
-func (l *EventLog) Close() error { return l.f.Close() }
-
-// followPoll is how often a follower looks for more.
-const followPoll = 100 * time.Millisecond
-
-// Lines reads the lines of a file from offset on and hands each, without its
-// end, to fn; the slice is valid during the call. With follow it waits for more,
-// also for the file itself, until ctx ends, and then reads once more what is
-// there: nothing that was written before the end of ctx is missed. A file that
-// became shorter is read from its beginning. A last line without an end is
-// handed out only when not following.
-func Lines(ctx context.Context, path string, offset int64, follow bool, fn func(line []byte) error) error {
-	var (
-		file *os.File
-		rd   *bufio.Reader
-		part []byte
-	)
-	defer func() {
-		if file != nil {
-			_ = file.Close()
-		}
-	}()
-	drain := func() error {
-		if file == nil {
-			f, err := os.Open(path)
-			if errors.Is(err, fs.ErrNotExist) && follow {
-				return nil
-			}
-			if err != nil {
-				return stateError(path, err)
-			}
-			file = f
-			if _, err := file.Seek(offset, io.SeekStart); err != nil {
-				return err
-			}
-			rd = bufio.NewReader(file)
-		}
-		if st, err := file.Stat(); err == nil && st.Size() < offset {
-			offset, part = 0, nil
-			if _, err := file.Seek(0, io.SeekStart); err != nil {
-				return err
-			}
-			rd.Reset(file)
-		}
-		for {
-			b, err := rd.ReadSlice('\n')
-			offset += int64(len(b))
-			part = append(part, b...)
-			if err == nil {
-				if err := fn(bytes.TrimSuffix(part, []byte("\n"))); err != nil {
-					return err
-				}
-				part = part[:0]
-				continue
-			}
-			if errors.Is(err, bufio.ErrBufferFull) {
-				continue
-			}
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
+func (l *EventLog) append(line []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
 	}
-	t := time.NewTicker(followPoll)
-	defer t.Stop()
-	for {
-		ended := ctx.Err() != nil
-		if err := drain(); err != nil {
-			return err
-		}
-		if !follow {
-			if len(part) > 0 {
-				return fn(part)
-			}
-			return nil
-		}
-		if ended {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
+	if id, err := fileID(l.path); err != nil || id != l.id {
+		_ = l.open() // on an error the old file is still better than none
+	}
+	if l.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err := l.f.Write(line)
+	if l.torn = err != nil && (n > 0 || l.torn); l.torn {
+		return
+	}
+	if st, err := l.f.Stat(); err == nil && st.Size() >= l.most {
+		l.putAside()
 	}
 }
 
-// Events hands every event of the folder from offset on to fn; see Lines. A line
-// that is not an event is skipped.
-func (f Folder) Events(ctx context.Context, offset int64, follow bool, fn func(e pipeline.Event, raw []byte) error) error {
-	return Lines(ctx, f.EventsPath(), offset, follow, func(b []byte) error {
-		var e pipeline.Event
-		if json.Unmarshal(b, &e) != nil || e.Event == "" {
+// putAside renames the file and those put aside before. Another process that does
+// so now is let do it.
+func (l *EventLog) putAside() {
+	lock, err := os.OpenFile(filepath.Join(filepath.Dir(l.path), "run", "events.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return
+	}
+	defer func() { _ = lock.Close() }()
+	if ok, err := tryLock(lock); err != nil || !ok {
+		return
+	}
+	if id, err := fileID(l.path); err != nil || id != l.id {
+		return // it was just done
+	}
+	for n := generations; n > 0; n-- {
+		_ = os.Rename(generation(l.path, n-1), generation(l.path, n)) // there may be a gap
+	}
+}
+
+// Close tells what was held back and closes the file. It is idempotent.
+func (l *EventLog) Close() error {
+	l.damp.close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	return l.f.Close()
+}
+
+// Events hands every event of the folder from a position on to fn; see Lines. A
+// line that is not an event is skipped.
+func (f Folder) Events(ctx context.Context, from Position, follow bool, fn func(e pipeline.Event, raw []byte) error) error {
+	return Lines(ctx, f.EventsPath(), from, follow, func(b []byte) error {
+		e, ok := ParseEvent(b)
+		if !ok {
 			return nil
 		}
 		return fn(e, b)
 	})
 }
 
-// Size is the length of a file, 0 when it is not there: where to begin reading
-// what will come.
+// ParseEvent reads one line of the events.
+func ParseEvent(line []byte) (e pipeline.Event, ok bool) {
+	dec := json.NewDecoder(bytes.NewReader(line))
+	if dec.Decode(&e) != nil || e.Event == "" {
+		return pipeline.Event{}, false
+	}
+	_, err := dec.Token()
+	return e, err == io.EOF
+}
+
+// Size is the length of a file, 0 when it is not there.
 func Size(path string) int64 {
 	st, err := os.Stat(path)
 	if err != nil {
 		return 0
 	}
 	return st.Size()
-}
-
-// Tail gives the offset at which the last n lines of the file begin.
-func Tail(path string, n int) (int64, error) {
-	if n < 0 {
-		return 0, nil
-	}
-	file, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, stateError(path, err)
-	}
-	defer file.Close()
-	st, err := file.Stat()
-	if err != nil {
-		return 0, err
-	}
-	const step = 32 << 10
-	end, seen := st.Size(), 0
-	buf := make([]byte, step)
-	for pos := end; pos > 0; {
-		size := min(pos, step)
-		pos -= size
-		if _, err := file.ReadAt(buf[:size], pos); err != nil && !errors.Is(err, io.EOF) {
-			return 0, err
-		}
-		for i := size - 1; i >= 0; i-- {
-			// The end of the last line does not begin another.
-			if buf[i] != '\n' || pos+i == end-1 {
-				continue
-			}
-			if seen++; seen == n {
-				return pos + i + 1, nil
-			}
-		}
-	}
-	if n == 0 {
-		return end, nil
-	}
-	return 0, nil
 }

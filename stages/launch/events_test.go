@@ -23,17 +23,17 @@ func TestLines(t *testing.T) {
 	}
 	var got []string
 	add := func(b []byte) error { got = append(got, string(b)); return nil }
-	if err := Lines(context.Background(), path, 0, false, add); err != nil {
+	if err := Lines(context.Background(), path, Position{}, false, add); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 4 || got[0] != "one" || got[1] != "" || got[2] != long || got[3] != "last" {
 		t.Errorf("got %d lines: %.60q", len(got), got)
 	}
 	want := errors.New("enough")
-	if err := Lines(context.Background(), path, 0, false, func([]byte) error { return want }); !errors.Is(err, want) {
+	if err := Lines(context.Background(), path, Position{}, false, func([]byte) error { return want }); !errors.Is(err, want) {
 		t.Errorf("an error of fn: %v", err)
 	}
-	if err := Lines(context.Background(), path+".none", 0, false, add); !errors.Is(err, os.ErrNotExist) {
+	if err := Lines(context.Background(), path+".none", Position{}, false, add); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
 }
@@ -46,7 +46,7 @@ func TestLinesFollow(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(lines)
-		if err := Lines(ctx, path, 0, true, func(b []byte) error { lines <- string(b); return nil }); err != nil {
+		if err := Lines(ctx, path, Position{}, true, func(b []byte) error { lines <- string(b); return nil }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -107,11 +107,11 @@ func TestTail(t *testing.T) {
 		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		off, err := Tail(path, tc.n)
+		at, err := Tail(context.Background(), path, tc.n, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := tc.text[off:]; got != tc.want {
+		if got := tc.text[at.offset:]; got != tc.want {
 			t.Errorf("last %d lines of %.20q: %.40q, want %.40q", tc.n, tc.text, got, tc.want)
 		}
 	}

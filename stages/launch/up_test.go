@@ -83,7 +83,7 @@ func TestUpStatusDown(t *testing.T) {
 		t.Errorf("after down: %+v, %v", st.Shards[0], Serving(st))
 	}
 	var events []string
-	err = f.Events(ctx, 0, false, func(e pipeline.Event, _ []byte) error {
+	err = f.Events(ctx, Position{}, false, func(e pipeline.Event, _ []byte) error {
 		events = append(events, e.Event)
 		return nil
 	})

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -20,16 +22,25 @@ func (a *app) eventsCommand() *cli.Command {
 		Usage:     "what happened: starts, stops, stages, lanes and rails",
 		ArgsUsage: "[NAME]",
 		Description: `With --format json every event is one JSON object on a line, as the processes
-wrote it.
+wrote it. Filters may be combined: an event is shown when it passes all of them;
+of several values of one filter it must have one. TIME of --since is how long
+ago (10m), or a time (2026-01-31T12:00:00Z, or 2026-01-31 12:00:00, local).
+--follow goes on over restarts and over files that are put aside. An event with
+suppressed=N stands for N that came too fast to be told one by one.
 
 Examples:
    rs events
    rs events --tail 5 two-rail
+   rs events --event lane_dirty,lane_recovered --shard 0 --since 10m
    rs events --format json`,
 		Flags: []cli.Flag{
 			deploymentFlag(),
 			&cli.BoolFlag{Name: flagFollow, Aliases: []string{"f"}, Usage: "wait for more until interrupted"},
 			tailFlag("only the last `N` events that are there"),
+			&cli.StringSliceFlag{Name: "event", Usage: "only events of these `NAMES`"},
+			&cli.IntSliceFlag{Name: flagShard, Usage: "only of these shards, by their `IDS`"},
+			&cli.StringSliceFlag{Name: flagRail, Usage: "only of these rails, by their `NAMES`"},
+			&cli.StringFlag{Name: "since", Usage: "only events that happened at `TIME` or after it"},
 		},
 		Action: a.events,
 	}
@@ -44,11 +55,18 @@ func (a *app) events(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	from, err := launch.Tail(f.EventsPath(), tail)
+	filter, err := eventFilterOf(c, time.Now())
+	if err != nil {
+		return err
+	}
+	from, err := launch.Tail(ctx, f.EventsPath(), tail, filter.line())
 	if err != nil {
 		return err
 	}
 	err = f.Events(ctx, from, c.Bool(flagFollow), func(e pipeline.Event, raw []byte) error {
+		if !filter.passes(e) {
+			return nil
+		}
 		line := string(raw)
 		if !a.json {
 			line = a.eventLine(e)
@@ -63,6 +81,60 @@ func (a *app) events(ctx context.Context, c *cli.Command) error {
 		return reported{context.Cause(ctx)} // following ends so
 	}
 	return err
+}
+
+// eventFilter is which events somebody wants to see; an empty list wants all.
+type eventFilter struct {
+	events []string
+	shards []int
+	rails  []string
+	since  time.Time
+}
+
+func eventFilterOf(c *cli.Command, now time.Time) (eventFilter, error) {
+	f := eventFilter{events: c.StringSlice("event"), shards: c.IntSlice(flagShard), rails: c.StringSlice(flagRail)}
+	for _, n := range f.shards {
+		if n < 0 {
+			return f, usagef("--shard %d: want the id of a shard", n)
+		}
+	}
+	if !c.IsSet("since") {
+		return f, nil
+	}
+	s := c.String("since")
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		f.since = now.Add(-d)
+		return f, nil
+	}
+	if t, err := time.Parse(time.RFC3339, s); err == nil {
+		f.since = t
+		return f, nil
+	}
+	for _, layout := range []string{time.DateTime, "2006-01-02T15:04:05", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			f.since = t
+			return f, nil
+		}
+	}
+	return f, usagef("--since %s: want how long ago, such as 10m, or a time, such as %s", s, now.UTC().Format(time.RFC3339))
+}
+
+func (f eventFilter) passes(e pipeline.Event) bool {
+	return (len(f.events) == 0 || slices.Contains(f.events, e.Event)) &&
+		(len(f.shards) == 0 || e.Shard != nil && slices.Contains(f.shards, *e.Shard)) &&
+		(len(f.rails) == 0 || slices.Contains(f.rails, e.Rail)) &&
+		!e.Time.Before(f.since)
+}
+
+// line is the filter of lines as they stand in the file, nil when all pass.
+func (f eventFilter) line() func([]byte) bool {
+	if len(f.events)+len(f.shards)+len(f.rails) == 0 && f.since.IsZero() {
+		return nil
+	}
+	return func(line []byte) bool {
+		e, ok := launch.ParseEvent(line)
+		return ok && f.passes(e)
+	}
 }
 
 const flagTail = "tail"
@@ -108,6 +180,9 @@ func (a *app) eventLine(e pipeline.Event) string {
 	sort.Strings(keys)
 	for _, k := range keys {
 		p = append(p, fmt.Sprintf("%s=%v", k, e.Fields[k]))
+	}
+	if e.Suppressed > 0 {
+		p = append(p, fmt.Sprintf("suppressed=%d", e.Suppressed))
 	}
 	if e.Reason != "" {
 		p = append(p, e.Reason)

@@ -61,7 +61,7 @@ func (a *app) logs(ctx context.Context, c *cli.Command) error {
 	}
 	w := &lineWriter{w: a.out, json: a.json}
 	show := func(ctx context.Context, shard int) (struct{}, error) {
-		from, err := launch.Tail(f.LogPath(shard), tail)
+		from, err := launch.Tail(ctx, f.LogPath(shard), tail, nil)
 		if err != nil {
 			return struct{}{}, err
 		}

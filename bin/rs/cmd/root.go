@@ -19,6 +19,8 @@ const (
 	flagFollow     = "follow"
 	flagTimeout    = "timeout"
 	flagVerbose    = "verbose"
+	flagShard      = "shard"
+	flagRail       = "rail"
 )
 
 func (a *app) rootCommand() *cli.Command {

@@ -61,18 +61,16 @@ func (a *app) serve(ctx context.Context, c *cli.Command) (err error) {
 	if _, ok := r.Deployment.Shard(shard); !ok {
 		return usagef("--shard %d: %s has no such shard", shard, f.Name)
 	}
-	events, err := f.OpenEvents(shard)
+	w := &lineWriter{w: a.err}
+	events, err := f.OpenEvents(shard, func(e pipeline.Event) {
+		e.Shard = nil // the log is this shard's
+		_ = w.line(shard, "", []byte(a.eventLine(e)))
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = events.Close() }()
-	w := &lineWriter{w: a.err}
-	sink := func(e pipeline.Event) {
-		events.Emit(e)
-		e.Shard = nil // the log is this shard's
-		_ = w.line(shard, "", []byte(a.eventLine(e)))
-	}
-	err = runShard(pipeline.WithSink(ctx, sink), shardRun{folder: f, deployment: r.Deployment, shard: shard})
+	err = runShard(pipeline.WithSink(ctx, events.Emit), shardRun{folder: f, deployment: r.Deployment, shard: shard})
 	if err == nil || errors.Is(err, errInterrupted) && errors.Is(context.Cause(ctx), errInterrupted) {
 		return nil // asked to end, and ended
 	}

@@ -98,7 +98,7 @@ func (a *app) followProgress(f launch.Folder) (stop func() error) {
 		return func() error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	from := launch.Size(f.EventsPath())
+	from := launch.Here(f.EventsPath())
 	var wg sync.WaitGroup
 	var err error
 	wg.Go(func() {
