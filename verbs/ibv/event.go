@@ -39,7 +39,9 @@ func (d *device) runCompletions() {
 	}
 }
 
-// runEvents passes asynchronous events on until the device closes.
+// runEvents passes asynchronous events on until the device closes. An event is
+// acknowledged in the crossing that reads it, with no lock held: who destroys the QP
+// or CQ of an event holds its lock and waits in the library for that.
 func (d *device) runEvents() {
 	d.async.each(func() unix.Errno {
 		var ev C.struct_rs_event
@@ -64,6 +66,9 @@ var eventTypes = map[int]verbs.EventType{
 	C.AB_EVENT_LID_CHANGE:    verbs.EventLIDChange,
 	C.AB_EVENT_PKEY_CHANGE:   verbs.EventPKeyChange,
 	C.AB_EVENT_GID_CHANGE:    verbs.EventGIDChange,
+	C.AB_EVENT_SM_CHANGE:     verbs.EventSMChange,
+
+	C.AB_EVENT_CLIENT_REREGISTER: verbs.EventClientReregister,
 }
 
 var errOverrun = errors.New("more completions came than it holds, or the device lost it: make the queue deeper or poll it more often")
@@ -79,6 +84,7 @@ func (d *device) handle(number int, port uint8, qpn uint32, cq uintptr) {
 		ev.Err = &verbs.Error{Op: "poll_cq", Device: d.name, Kind: verbs.ErrCQOverrun, Err: errOverrun}
 		if q := d.cqOf(cq); q != nil {
 			q.fail(ev.Err)
+			ev.CQ = q
 		}
 	case verbs.EventDeviceFatal:
 		ev.Err = &verbs.Error{Op: "async_event", Device: d.name, Kind: verbs.ErrDevice}

@@ -232,6 +232,8 @@ int rs_next_async_event(struct rs_lib *lib, struct ab_context *ctx, struct rs_ev
 	case AB_EVENT_LID_CHANGE:
 	case AB_EVENT_PKEY_CHANGE:
 	case AB_EVENT_GID_CHANGE:
+	case AB_EVENT_SM_CHANGE:
+	case AB_EVENT_CLIENT_REREGISTER:
 		out->port = ev.element.port_num;
 		break;
 	}

@@ -287,7 +287,8 @@ func TestEvents(t *testing.T) {
 	for number, want := range map[int]verbs.AsyncEvent{
 		0: {Type: verbs.EventCQError}, 1: {Type: verbs.EventQPFatal}, 2: {Type: verbs.EventQPRequestError}, 3: {Type: verbs.EventQPAccessError},
 		4: {Type: verbs.EventCommEstablished}, 8: {Type: verbs.EventDeviceFatal}, 9: {Type: verbs.EventPortActive, Port: 2}, 10: {Type: verbs.EventPortError, Port: 2},
-		11: {Type: verbs.EventLIDChange, Port: 2}, 12: {Type: verbs.EventPKeyChange, Port: 2}, 18: {Type: verbs.EventGIDChange, Port: 2},
+		11: {Type: verbs.EventLIDChange, Port: 2}, 12: {Type: verbs.EventPKeyChange, Port: 2}, 13: {Type: verbs.EventSMChange, Port: 2},
+		17: {Type: verbs.EventClientReregister, Port: 2}, 18: {Type: verbs.EventGIDChange, Port: 2},
 	} {
 		t.Run(want.Type.String(), func(t *testing.T) {
 			r := f.rig()
@@ -304,8 +305,11 @@ func TestEvents(t *testing.T) {
 			if number <= 4 && number > 0 {
 				want.QPN = r.qp.QPN()
 			}
-			if got.Type != want.Type || got.Port != want.Port || got.QPN != want.QPN {
+			if got.Type != want.Type || got.Port != want.Port || got.QPN != want.QPN || got.IsOf(r.cq) != (number == 0) {
 				t.Errorf("%+v, want %+v", got, want)
+			}
+			if got.Type.OfPort() != (want.Port != 0) || got.Type.OfQP() != (want.QPN != 0) {
+				t.Errorf("%v is said to be of a port: %v, of a QP: %v", got.Type, got.Type.OfPort(), got.Type.OfQP())
 			}
 			if number == 0 {
 				wants(t, got.Err, []error{verbs.ErrCQOverrun})
@@ -318,8 +322,8 @@ func TestEvents(t *testing.T) {
 			}
 		})
 	}
-	if n := f.balance(); n["async-event"] != -22 {
-		t.Errorf("acknowledged: %v, want 22 asynchronous events", n)
+	if n := f.balance(); n["async-event"] != -26 {
+		t.Errorf("acknowledged: %v, want 26 asynchronous events", n)
 	}
 }
 

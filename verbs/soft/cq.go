@@ -51,7 +51,7 @@ func (c *cq) push(wc *verbs.WC, solicited bool) bool {
 		c.bad.Store(true)
 		c.mu.Unlock()
 		c.signal()
-		c.dev.emit(verbs.AsyncEvent{Type: verbs.EventCQError, Err: c.cause})
+		c.dev.emit(verbs.AsyncEvent{Type: verbs.EventCQError, CQ: c, Err: c.cause})
 		return false
 	}
 	i := c.head + n

@@ -332,7 +332,12 @@ func caseOverrun(t *testing.T, open Open) {
 	overrun := func() bool {
 		select {
 		case e := <-p.A.Ctx.Events():
-			told = told || e.Type == verbs.EventCQError
+			if e.Type == verbs.EventCQError {
+				told = true
+				if !e.IsOf(p.A.CQ) {
+					t.Errorf("the event does not name the queue: %+v", e)
+				}
+			}
 		default:
 		}
 		return told

@@ -253,7 +253,7 @@ func (q *loopCQ) pushLocked(e cqe, solicited bool) {
 	}
 	if q.count == len(q.ring) {
 		q.broken = true
-		q.ctx.emitLocked(verbs.AsyncEvent{Type: verbs.EventCQError})
+		q.ctx.emitLocked(verbs.AsyncEvent{Type: verbs.EventCQError, CQ: q})
 		q.signalLocked()
 		return
 	}

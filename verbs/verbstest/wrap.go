@@ -169,6 +169,9 @@ type wrappedCQ struct {
 	w watcher
 }
 
+// Unwrap lets events of the inner queue be known as this one's.
+func (q *wrappedCQ) Unwrap() verbs.DriverCQ { return q.q }
+
 func (q *wrappedCQ) Poll(wcs []verbs.WC) (int, error) {
 	n, err := q.q.Poll(wcs)
 	if n > 0 {

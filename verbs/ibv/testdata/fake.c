@@ -1,7 +1,9 @@
 /* A libibverbs of a few devices that exist nowhere, for tests of what no real
  * device does on demand. Environment variables say what fails; every handle made
  * and freed is a line in the file that FAKE_LOG names. A posted WRITE completes at
- * once, with the status that FAKE_STATUS says. */
+ * once, with the status that FAKE_STATUS says. As in libibverbs, destroying a QP or
+ * CQ waits until every asynchronous event about it is acknowledged, which takes
+ * FAKE_SLOW_ACK milliseconds. */
 #define _GNU_SOURCE
 #include "../abi.h"
 
@@ -68,12 +70,40 @@ struct fake_cq {
 	struct ab_wc ring[1024];
 	unsigned int head, tail;
 	int armed;
+	int unacked;
 };
 
 struct fake_qp {
 	struct ab_qp q;
 	int room;
+	int unacked;
 };
+
+static int events_of(int *unacked, int add)
+{
+	return __atomic_add_fetch(unacked, add, __ATOMIC_SEQ_CST);
+}
+
+static void quiet(int *unacked)
+{
+	while (events_of(unacked, 0))
+		usleep(100);
+}
+
+/* The count of unacknowledged events of what an event is about, or NULL. */
+static int *about(struct ab_async_event *ev)
+{
+	switch (ev->event_type) {
+	case AB_EVENT_CQ_ERR:
+		return &((struct fake_cq *)ev->element.cq)->unacked;
+	case AB_EVENT_QP_FATAL:
+	case AB_EVENT_QP_REQ_ERR:
+	case AB_EVENT_QP_ACCESS_ERR:
+	case AB_EVENT_COMM_EST:
+		return &((struct fake_qp *)ev->element.qp)->unacked;
+	}
+	return NULL;
+}
 
 static void pipe_of(int *out, int *in)
 {
@@ -340,7 +370,11 @@ struct ab_cq *ibv_create_cq(struct ab_context *ctx, int cqe, void *id, struct ab
 	return &q->c;
 }
 
-int ibv_destroy_cq(struct ab_cq *cq) { return freed(cq, "cq"); }
+int ibv_destroy_cq(struct ab_cq *cq)
+{
+	quiet(&((struct fake_cq *)cq)->unacked);
+	return freed(cq, "cq");
+}
 
 int ibv_get_cq_event(struct ab_comp_channel *ch, struct ab_cq **cq, void **id)
 {
@@ -391,6 +425,12 @@ int ibv_modify_qp(struct ab_qp *qp, struct ab_qp_attr *a, int mask)
 		return number("FAKE_FAIL_modify", EINVAL);
 	if ((mask & AB_QP_AV) && getenv("FAKE_LOG"))
 		logged("av", a->ah_attr.is_global ? "global" : "local");
+	if ((mask & AB_QP_ACCESS_FLAGS) && getenv("FAKE_LOG")) {
+		char rights[16];
+
+		snprintf(rights, sizeof rights, "%x", a->qp_access_flags);
+		logged("rights", rights);
+	}
 	if (!(mask & AB_QP_STATE) || a->qp_state != 6 || ev.event_type < 0)
 		return 0;
 	switch (ev.event_type) {
@@ -406,6 +446,8 @@ int ibv_modify_qp(struct ab_qp *qp, struct ab_qp_attr *a, int mask)
 	default:
 		ev.element.port_num = 2;
 	}
+	if (about(&ev))
+		events_of(about(&ev), 1);
 	return write(c->async_in, &ev, sizeof ev) == sizeof ev ? 0 : EIO;
 }
 
@@ -425,6 +467,7 @@ int ibv_destroy_qp(struct ab_qp *qp)
 {
 	if (fails("destroy_qp"))
 		return fails("destroy_qp");
+	quiet(&((struct fake_qp *)qp)->unacked);
 	return freed(qp, "qp");
 }
 
@@ -435,6 +478,10 @@ int ibv_get_async_event(struct ab_context *ctx, struct ab_async_event *ev)
 
 void ibv_ack_async_event(struct ab_async_event *ev)
 {
-	(void)ev;
+	int *unacked = about(ev);
+
+	usleep(1000 * number("FAKE_SLOW_ACK", 0));
 	logged("-", "async-event");
+	if (unacked)
+		events_of(unacked, -1);
 }
