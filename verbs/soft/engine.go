@@ -194,6 +194,7 @@ func (d *device) receive(now int64, hold bool) taken {
 		}
 		return taken{}
 	}
+	faults := d.faults.Load()
 	var q *qp // locked
 	packets := 0
 	for i := range grams {
@@ -205,6 +206,10 @@ func (d *device) receive(now int64, hold bool) taken {
 			b := udp.Segment(g.Data, g.Seg, k)
 			if len(b) < wire.BTHLen+wire.ICRCLen {
 				d.counters.malformed.Add(1)
+				continue
+			}
+			if faults != nil {
+				faults.arriving(now, b, g, base+uint16(k))
 				continue
 			}
 			if qpn := wire.BTH(b).DestQPN(); q == nil || q.qpn != qpn {
@@ -288,6 +293,9 @@ func (d *device) flushHeld(now int64) {
 // held. Deadlines mostly move later: then the scan comes once too early.
 func (d *device) noteDeadline(q *qp, now int64) {
 	t := q.conn.NextTick()
+	if q.wake != 0 && (t == 0 || q.wake < t) {
+		t = q.wake
+	}
 	q.deadline.Store(t)
 	if t != 0 && t < d.nextScan.Load() {
 		d.scanAt(t, now)
@@ -335,6 +343,9 @@ func (d *device) scan(now int64) {
 	d.timerMu.Lock()
 	d.nextScan.Store(math.MaxInt64)
 	d.timerMu.Unlock()
+	if f := d.faults.Load(); f != nil {
+		f.tick(now)
+	}
 	next := int64(math.MaxInt64)
 	slots := d.qps.all()
 	d.firstScanned++
@@ -355,6 +366,10 @@ func (d *device) scan(now int64) {
 		}
 		q.mu.Lock()
 		if !q.dead {
+			if q.wake != 0 && q.wake <= now {
+				q.wake = 0
+				d.land(q, now)
+			}
 			q.conn.Tick(now, d.reply.out)
 			d.pump(q, d.reply, now)
 		}

@@ -206,7 +206,7 @@ func (s *script) engage() {
 		busy = busy || e.state != FaultOver
 	}
 	for _, p := range s.players {
-		if !busy && len(p.in)+len(p.out) == 0 {
+		if !busy && len(p.in)+len(p.out) == 0 && p.late.Load() == 0 {
 			p.dev.faults.Store(nil)
 			continue
 		}

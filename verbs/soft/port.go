@@ -70,7 +70,7 @@ func (w *portWatch) changed(d *device) {
 	if here != w.here {
 		d.emit(verbs.AsyncEvent{Type: verbs.EventGIDChange, Port: 1})
 	}
-	if state != w.state {
+	if state != w.state && d.drv.script.down.Load() == 0 {
 		e := verbs.AsyncEvent{Type: verbs.EventPortError, Port: 1}
 		if state == verbs.PortActive {
 			e.Type = verbs.EventPortActive

@@ -37,6 +37,11 @@ type qp struct {
 	anyID    bool // see Identification
 	to       *peer
 	flying   int32 // of to.flying
+
+	// Only faults set these: payload that is not in memory yet, and when the
+	// device's goroutine is to come back for it or for packets; 0: not.
+	late []latePayload
+	wake int64
 }
 
 // minRTO is the least time after which packets that nobody answered are sent
@@ -89,6 +94,11 @@ func (q *qp) Stats() verbs.QPStats {
 func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPMask) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if f := q.dev.faults.Load(); f != nil && mask&verbs.MaskState != 0 && attr.State == verbs.QPRTR {
+		if err := f.script.fails(opModifyRTR, "modify_qp", q.dev.name); err != nil {
+			return err
+		}
+	}
 	if mask&verbs.MaskPKeyIndex != 0 && attr.PKeyIndex != 0 {
 		return q.refuse(verbs.ErrInvalid, "PKey index %d: the table has one entry", attr.PKeyIndex)
 	}
@@ -102,6 +112,7 @@ func (q *qp) Modify(attr *verbs.QPAttr, mask verbs.QPMask) error {
 	}
 	q.conn.Modify(attr, mask)
 	if mask&verbs.MaskState != 0 && attr.State == verbs.QPReset {
+		q.dev.landAll(q)
 		q.dest = nil
 		q.toward(nil)
 	}
@@ -153,6 +164,11 @@ func (q *qp) route(av *verbs.AV) error {
 // PostSend queues the requests and sends what may be sent.
 func (q *qp) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 	d := q.dev
+	if f := d.faults.Load(); f != nil {
+		if err := f.script.fails(opPostSend, "post_send", d.name); err != nil {
+			return 0, err
+		}
+	}
 	q.mu.Lock()
 	if q.dead {
 		q.mu.Unlock()
@@ -188,13 +204,23 @@ func (q *qp) PostRecv(wrs []verbs.RecvWR, sges []verbs.SGE) (int, error) {
 // Close destroys the QP.
 func (q *qp) Close() error {
 	q.dev.qps.remove(q)
-	q.pd.dropQP(q)
 	q.mu.Lock()
+	q.dev.landAll(q)
 	q.dead = true
 	q.deadline.Store(0)
 	q.toward(nil)
 	q.mu.Unlock()
+	// Last: an MR that is closed meanwhile must pass through this QP's lock.
+	q.pd.dropQP(q)
 	return nil
+}
+
+// peerAddr is the peer's device; its lock is held.
+func (q *qp) peerAddr() netip.AddrPort {
+	if q.to == nil {
+		return netip.AddrPort{}
+	}
+	return q.to.addr
 }
 
 var errQPClosed error = &verbs.Error{Kind: verbs.ErrClosed}

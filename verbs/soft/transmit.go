@@ -57,10 +57,12 @@ func (s *spares) give(t *transmit) {
 // pump sends everything that the QP may send now; the QP's lock is held.
 func (d *device) pump(q *qp, t *transmit, now int64) {
 	q.conn.Share(q.share())
-	for {
-		more := q.conn.Pump(now, t.out)
-		if !d.deliver(q, t) && !more {
-			break
+	if f := d.faults.Load(); f == nil || !f.pumpSlowly(q, t, now) {
+		for {
+			more := q.conn.Pump(now, t.out)
+			if !d.deliver(q, t) && !more {
+				break
+			}
 		}
 	}
 	d.noteDeadline(q, now)
@@ -82,6 +84,11 @@ func (d *device) deliver(q *qp, t *transmit) (failed bool) {
 		first := 0
 		if n > 1 && opcode(t.out, 0) == wire.Acknowledge && !opcode(t.out, 1).Response() {
 			first = 1
+		}
+		if f := d.faults.Load(); f != nil {
+			f.depart(q, t, first)
+			t.out.Reset()
+			return failed
 		}
 		for i := range n {
 			p := &t.out.Packets[(i+first)%n]
@@ -105,8 +112,12 @@ func opcode(o *rc.Output, i int) wire.Opcode { return wire.Opcode(o.Packets[i].H
 // reported when it is news.
 func (d *device) complete(q *qp, t *transmit) (failed bool) {
 	full := false
+	faults := d.faults.Load()
 	for i := range t.out.Done {
 		c := &t.out.Done[i]
+		if faults != nil && faults.swallows(q, c) {
+			continue
+		}
 		to := q.sendCQ
 		if c.Recv {
 			to = q.recvCQ

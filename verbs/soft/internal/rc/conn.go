@@ -34,6 +34,11 @@ type Conn struct {
 	requester
 	responder
 
+	// Placer, where it is set, is told of payload that a WRITE of the peer brings
+	// before it is placed, and may take it over by returning true. It must copy
+	// what it keeps of src.
+	Placer func(dst, src []byte, rkey uint32, va uint64) bool
+
 	errState, errSQFull, errRQFull, errSendWR, errRecvWR *verbs.Error
 }
 

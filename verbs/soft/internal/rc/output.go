@@ -39,18 +39,30 @@ type Output struct {
 	Done    []Completion
 	Events  []verbs.EventType // EventCommEstablished, EventQPFatal, EventQPRequestError, EventQPAccessError
 
+	all   []Packet // Packets with all their room
 	frags [][]byte
 }
 
 // NewOutput makes an Output with room for that many packets (at least one).
 func NewOutput(packets int) *Output {
 	packets = max(packets, 1)
-	return &Output{
-		Packets: make([]Packet, 0, packets),
-		Done:    make([]Completion, 0, 64),
-		Events:  make([]verbs.EventType, 0, 4),
-		frags:   make([][]byte, 0, 2*packets+MaxSGE),
+	o := &Output{
+		all:    make([]Packet, 0, packets),
+		Done:   make([]Completion, 0, 64),
+		Events: make([]verbs.EventType, 0, 4),
+		frags:  make([][]byte, 0, 2*packets+MaxSGE),
 	}
+	o.Limit(0)
+	return o
+}
+
+// Limit makes an empty Output full after so many packets; 0 is what NewOutput was
+// given.
+func (o *Output) Limit(packets int) {
+	if packets <= 0 || packets > cap(o.all) {
+		packets = cap(o.all)
+	}
+	o.Packets = o.all[:0:packets]
 }
 
 // Reset empties it. Frags of its packets must not be used any more.

@@ -204,7 +204,9 @@ func (c *Conn) takeWrite(p *wire.Packet, op requestOp, n uint32, out *Output) bo
 			c.denied(out)
 			return false
 		}
-		place(dst[:n], p.Payload)
+		if c.Placer == nil || !c.Placer(dst[:n], p.Payload, rkey, va) {
+			place(dst[:n], p.Payload)
+		}
 	}
 	if op.first {
 		c.size, c.rkey = 0, rkey
