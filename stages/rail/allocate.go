@@ -40,6 +40,9 @@ type Set struct {
 	region *verbs.Region
 	arena  *arena
 	wg     sync.WaitGroup
+
+	mu        sync.Mutex
+	onQPEvent func(*Rail, verbs.AsyncEvent)
 }
 
 // Allocate makes PD, CQ and registered memory on every rail. The memory is one
@@ -123,12 +126,29 @@ func (s *Set) runEvents(ctx context.Context, r *Rail) {
 			if !ok {
 				return
 			}
-			if r.note(e) {
-				st, why := r.Health()
-				pipeline.Emit(ctx, pipeline.Event{Event: "rail_" + string(st), Rail: r.Name(), Reason: why})
+			for _, say := range r.note(e) {
+				pipeline.Emit(ctx, say)
+			}
+			if f := s.qpEventHook(); f != nil && (e.Type.OfQP() || e.Type == verbs.EventCQError) {
+				f(r, e)
 			}
 		}
 	}
+}
+
+// OnQPEvent makes f hear of every later asynchronous event about a QP (e.QPN) or the
+// CQ of a rail. It is called on the goroutine that reads the rail's events and must
+// not block; there is one f, the newest. The QP may be destroyed by then.
+func (s *Set) OnQPEvent(f func(r *Rail, e verbs.AsyncEvent)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onQPEvent = f
+}
+
+func (s *Set) qpEventHook() func(*Rail, verbs.AsyncEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.onQPEvent
 }
 
 // Rail finds a rail by name.

@@ -13,10 +13,16 @@
 // peer gets, how deep they are and how many registered bytes each carries, and
 // makes lanes of the Links it gets back.
 //
+// Asynchronous events of a device change its rails: a port that goes, a device or a
+// CQ that breaks make them down; anything about the port or its tables makes the rail
+// read them again, and take another GID when its own is gone. See Rail.Address,
+// Rail.Health and Set.OnQPEvent.
+//
 // Owns: Demand, Set, Rail, Link, Peer, Listener, the pairing of rails, the
 // comparison of parameters at both ends.
 // Imports: pipeline, cue/deploy, verbs, verbs/fabric, ctrl.
 // Goroutines: one per rail reads asynchronous events (owner: Set); a Listener
 // has one that watches the control plane and one per peer being dropped (owner:
-// Listener). Locks: Set.mu, Listener.mu; neither is held over a verb or an RPC.
+// Listener). Locks: Set.mu, Rail.health.mu, Listener.mu; none is held over a verb or
+// an RPC.
 package rail

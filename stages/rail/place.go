@@ -2,6 +2,7 @@ package rail
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
@@ -60,6 +61,15 @@ func locate(s deploy.Rail, provider, name string, host hostFunc) (place, error) 
 		at.port = sel.On(*p)
 	}
 	return at, nil
+}
+
+// look reads again what the host knows of the port: net devices come and go while
+// the device is open. What cannot be read, or is another device by now, stays.
+func (at *place) look(s deploy.Rail, provider string, host hostFunc) {
+	_, name, _ := strings.Cut(s.Device, ":")
+	if now, err := locate(s, provider, name, host); err == nil && now.name == at.name && now.unknown == nil {
+		at.port = now.port
+	}
 }
 
 // explain gives the better of two reasons why a device cannot be opened.
