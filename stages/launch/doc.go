@@ -9,6 +9,7 @@
 //	NAME/resolved.json     the deployment as it was brought up, and its digest
 //	NAME/run/shard-N.lock  held by shard N's process for as long as it lives
 //	NAME/run/shard-N.exit  why shard N's last process ended, written by itself
+//	NAME/run/*.sock        where the processes that have rails answer: shard-N.sock, client-*.sock
 //	NAME/logs/shard-N.log  its output
 //	NAME/events.jsonl      what happened, one JSON object a line; .1 to .4 are older
 //
@@ -27,10 +28,17 @@
 // A process is signaled through a handle taken before its identity (lock and
 // start time) is checked a second time, so a reused id is never hit.
 //
+// # Admin sockets
+//
+// A process shows its lanes, faults and metrics, and lets faults be added and
+// cleared, over HTTP on a socket that its user alone may open. What it shows comes
+// from functions that it gives to OpenAdmin: this package knows no lanes. Nobody who
+// asks can make it grow: connections, headers, bodies and times are bounded.
+//
 // Owns: the state folder, shard processes, Up, Down, Status, events and logs as
-// files, and Failure, the form in which an error leaves a shard process.
+// files, admin sockets, and Failure, the form in which an error leaves a shard process.
 // Imports: pipeline, cue/deploy, verbs, ctrl, stages/rail and golang.org/x/sys/unix.
 // Goroutines: Up's control poller, which Up waits for; a timer of an EventLog, which
-// Close waits for.
+// Close waits for; those of an AdminServer, for which Close waits, too.
 // Locks: the deployment lock is taken before any shard lock; damper.mu before EventLog.mu.
 package launch
