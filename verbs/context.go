@@ -19,6 +19,8 @@ type Context struct {
 	pds    int
 	cqs    int
 	qps    map[uint32]*QP // by QPN, for the first bad completion
+	past   QPStats        // of QPs that are destroyed
+	counts bool           // some QP counted
 }
 
 // Open opens a device of a provider. The name is the provider's own spelling.
@@ -224,10 +226,12 @@ func (p *PD) Close() error {
 }
 
 // closer is the part that CQ, MR and QP share: closed exactly once, and a count
-// of children that forbids it.
+// of children that forbids it. Every Close gives what the first one gave: what
+// could not be destroyed is not safe because it was tried.
 type closer struct {
 	mu       sync.Mutex
 	closed   bool
+	err      error
 	children atomic.Int32
 }
 
@@ -235,11 +239,12 @@ func (c *closer) close(op, device, what string, destroy func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil
+		return c.err
 	}
 	if n := c.children.Load(); n > 0 {
 		return &Error{Op: op, Device: device, Kind: ErrBusy, Err: fmt.Errorf("%d %s open", n, what)}
 	}
 	c.closed = true
-	return wrapDriver(destroy(), op, device)
+	c.err = wrapDriver(destroy(), op, device)
+	return c.err
 }

@@ -117,6 +117,7 @@ type DriverQP interface {
 
 // QPStats are counters of one QP that a driver may offer (see QP.Stats).
 type QPStats struct {
+	Requests                     uint64 // posted send requests
 	PacketsSent, PacketsReceived uint64
 	BytesSent, BytesReceived     uint64 // payload
 	Retransmits                  uint64 // packets sent again

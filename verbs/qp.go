@@ -115,8 +115,17 @@ func (q *QP) Modify(attr QPAttr, mask QPMask) error {
 	if err := checkAttr(&attr, mask, q.pd.ctx.attr); err != nil {
 		return &Error{Op: op, Device: q.pd.ctx.name, QPN: q.qpn, Kind: ErrInvalid, Err: err}
 	}
+	before := QPStats{}
+	if to == QPReset {
+		before = q.Stats() // which begin at zero again
+	}
 	if err := q.drv.Modify(&attr, mask); err != nil {
 		return wrapDriver(err, op, q.pd.ctx.name)
+	}
+	if to == QPReset {
+		q.pd.ctx.mu.Lock()
+		q.pd.ctx.past.add(before)
+		q.pd.ctx.mu.Unlock()
 	}
 	q.mu.Lock()
 	merge(&q.attr, &attr, mask)
@@ -254,6 +263,7 @@ func (q *QP) Close() error {
 		ctx.mu.Lock()
 		if ctx.qps[q.qpn] == q {
 			delete(ctx.qps, q.qpn)
+			ctx.keepStats(q)
 		}
 		ctx.mu.Unlock()
 		q.send.children.Add(-1)

@@ -99,6 +99,7 @@ func (c *Conn) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 		w.nsge = wr.NumSGE
 		w.op, w.flags = wr.Op, wr.Flags
 		sges = sges[n:]
+		c.stats.Requests++
 		q.tail++
 	}
 	return len(wrs), nil
