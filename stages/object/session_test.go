@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -40,6 +41,7 @@ type siteShard struct {
 	store   *Store
 	service *Service
 	slab    *Slab
+	memory  *rail.Registration
 	step    func(string) error // fails steps of the store
 }
 
@@ -123,7 +125,7 @@ func (x *site) serve(id int) *siteShard {
 	reg, err := set.Register(region, verbs.LocalWrite, nil, rail.Pieces{Align: Align})
 	must(err)
 	s.scope.DeferClose("registration", reg.Close)
-	s.slab = NewSlab(region.Bytes())
+	s.slab, s.memory = NewSlab(region.Bytes()), reg
 	s.service = NewService(ServiceConfig{Store: s.store, Slab: s.slab, Memory: reg, MemoryWait: 200 * time.Millisecond})
 	c, err := ctrl.Dial(ctx, x.server.Addr(), x.identity(), ctrl.ClientOptions{})
 	must(err)
@@ -382,6 +384,11 @@ func TestStripeProtocol(t *testing.T) {
 	}
 	refused("unknown operation", ErrBadRequest, "0x104", raw(0x104, b))
 	refused("empty", ErrBadRequest, "0 bytes", raw(OpFetchStripe, nil))
+	q.memory[1] = verbs.RemoteRegion{Addr: math.MaxUint64, Length: 2, RKey: 1}
+	if _, err := q.encode(b); err != nil {
+		t.Fatal(err)
+	}
+	refused("memory past the end of all", ErrBadRequest, "2 at 0xffffffffffffffff", raw(OpFetchStripe, b))
 	b[0] = 9
 	refused("newer version", ErrBadRequest, "version 9", raw(OpDeleteStripe, b))
 	refused("garbage", ErrBadRequest, "", raw(OpStoreStripe, randomBytes(3, 300)))
