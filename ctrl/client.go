@@ -44,6 +44,8 @@ type Client struct {
 	ctl  pb.ControlClient
 	cat  pb.CatalogClient
 
+	count Counters
+
 	mu         sync.Mutex
 	closed     bool
 	membership *membership // nil before Join and after Leave

@@ -87,7 +87,9 @@ func (s *membership) joinRequest(rejoin bool, peers []Peer) *pb.JoinRequest {
 }
 
 func (s *membership) joined(r *pb.JoinReply) {
-	s.joins++
+	if s.joins++; s.joins > 1 {
+		s.c.count.Rejoins.Add(1)
+	}
 	s.instance = r.GetInstance()
 	s.beat = max(r.GetHeartbeat().AsDuration(), 10*time.Millisecond)
 }
@@ -400,6 +402,7 @@ func (s *membership) runHeartbeat() {
 		case <-t.C:
 		}
 		joins, err := s.heartbeat(max(wait, time.Second))
+		s.c.count.heartbeat(err)
 		if err == nil {
 			s.catchUp()
 		}

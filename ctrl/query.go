@@ -104,6 +104,9 @@ func (c *Client) Verdicts(ctx context.Context, ids ...NodeID) []Health {
 			}
 		}
 	}
+	for i := range out {
+		c.count.verdict(out[i])
+	}
 	return out
 }
 
