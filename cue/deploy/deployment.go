@@ -78,6 +78,14 @@ type Shard struct {
 	Store Store    `json:"store"`
 	Dirs  []string `json:"dirs"` // object directories; relative to the state folder
 	Slab  int64    `json:"slab"` // bytes of registered memory for stripes
+
+	Metrics Metrics `json:"metrics"`
+}
+
+// Metrics is the TCP address at which a shard serves its metrics.
+type Metrics struct {
+	Port int    `json:"port"` // 0: none
+	Host string `json:"host"`
 }
 
 // Store is the parameter store of a shard.
@@ -122,6 +130,8 @@ type Health struct {
 	ProbeAfter        Duration `json:"probeAfter"`
 	ProbeInterval     Duration `json:"probeInterval"`
 	ProbeTimeout      Duration `json:"probeTimeout"`
+	TouchAfter        Duration `json:"touchAfter"`   // 0 is never
+	TouchTimeout      Duration `json:"touchTimeout"` // 0 is that of the device
 	ClientLease       Duration `json:"clientLease"`
 }
 
@@ -134,9 +144,11 @@ type Rebuild struct {
 	PollMax        Duration `json:"pollMax"`
 	PollTimeout    Duration `json:"pollTimeout"`
 	Cooldown       Duration `json:"cooldown"`
+	CooldownMax    Duration `json:"cooldownMax"`
 	Window         Duration `json:"window"`
 	WindowAttempts int      `json:"windowAttempts"`
 	Sweep          Duration `json:"sweep"`
+	Rejoin         bool     `json:"rejoin"` // clients connect again to a shard that comes back
 }
 
 // Server are the threads of a shard.

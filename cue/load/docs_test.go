@@ -23,7 +23,7 @@ const (
 // docsOrder are the definitions that the document explains, with where they are used.
 var docsOrder = [][2]string{
 	{"Deployment", ""}, {"Control", "control"}, {"TLS", "control.tls"}, {"Fabric", "fabrics[]"}, {"Host", "hosts[]"},
-	{"Rail", "hosts[].rails[]"}, {"GID", "hosts[].rails[].gid"}, {"Shard", "shards[]"}, {"Store", "shards[].store"}, {"Lanes", "lanes"},
+	{"Rail", "hosts[].rails[]"}, {"GID", "hosts[].rails[].gid"}, {"Shard", "shards[]"}, {"Store", "shards[].store"}, {"Metrics", "shards[].metrics"}, {"Lanes", "lanes"},
 	{"Health", "health"}, {"Rebuild", "rebuild"}, {"Retry", "retry"}, {"Server", "server"}, {"Objects", "objects"},
 	{"Limits", "reader, jobs[].limits"}, {"Table", "tables[]"}, {"Optimizer", "tables[].optimizer"}, {"Pipeline", "pipeline"},
 	{"StageOpts", "pipeline.*"}, {"ReadJob", "jobs[]"}, {"Profile", "profile"}, {"Fault", "hosts[].rails[].faults[]"},
