@@ -24,7 +24,8 @@
 // Registered memory is a Region: mapped by the kernel, never Go heap, so that
 // neither the garbage collector nor the race detector has a part in it. Peers
 // and providers write it at any time; read a word that a peer writes with
-// LoadWord and write one with StoreWord.
+// LoadWord and write one with StoreWord. A region that a device does not take at
+// once is a Span of MRs.
 //
 // # Errors
 //

@@ -32,7 +32,7 @@
 // # Limits
 //
 // A memory region longer than the device's max_mr_size is refused with that
-// limit: one registration has one pair of keys, so only the caller can cut.
+// limit: one registration has one pair of keys. verbs.PD.RegisterSpan cuts.
 // Depths are checked against the device's limits by package verbs; a device may
 // grant more than was asked for, and QPCap says so. verbs.AV.UDPPort must be 0 or
 // 4791, the one port that devices speak. On RoCE v2 the kernel replaces
