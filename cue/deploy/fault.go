@@ -8,11 +8,11 @@ type Fault struct {
 	Rate          float64    `json:"rate"`
 	Seed          int64      `json:"seed"`
 	Match         FaultMatch `json:"match"`
-	By            Duration   `json:"by"`            // delay
+	By            Duration   `json:"by"`            // delay, late_write, late_visibility, reorder, delay_answer
 	BitsPerSecond int64      `json:"bitsPerSecond"` // bandwidth
 	Op            string     `json:"op"`            // fail
 	Errno         string     `json:"errno"`         // fail
-	Times         int        `json:"times"`         // fail; 0 is always
+	Times         int        `json:"times"`         // hits after which it is over; 0 is never
 }
 
 // FaultAt is when a fault begins; at once when nothing is given.
@@ -22,9 +22,10 @@ type FaultAt struct {
 	Time    Duration `json:"time"`
 }
 
-// FaultMatch says which packets a fault hits; all when nothing is given.
+// FaultMatch says which packets or completions a fault hits; all when nothing is
+// given.
 type FaultMatch struct {
 	Opcode    string `json:"opcode"`
-	Peer      string `json:"peer"`
+	Peer      string `json:"peer"`      // ADDR, ADDR:PORT or a prefix
 	Direction string `json:"direction"` // in | out
 }

@@ -29,7 +29,6 @@ var without = []struct{ pattern, value, then string }{
 	{"objects.directIO", "", "files are read and written through the page cache"},
 	{"reader.weights", "measured", "rails carry what their weights say"},
 	{"shards[].store", "", "there is no parameter store yet"},
-	{"hosts[].rails[].faults", "", "the soft provider plays no fault scripts yet"},
 }
 
 var anyIndex = regexp.MustCompile(`\[[0-9]+\]`)

@@ -3,6 +3,7 @@ package cmd
 import (
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
@@ -24,12 +25,25 @@ func drivers(provider string, r deploy.Rail) (verbs.Driver, error) {
 			}
 			o.GIDs = append(o.GIDs, e)
 		}
+		for _, f := range r.Faults {
+			o.Faults = append(o.Faults, softFault(f))
+		}
 		return soft.New(o), nil
 	case "ibv":
 		return ibv.New(ibv.Options{}), nil
 	}
 	return nil, pipeline.Errorf(pipeline.LayerConfig, "open_device", pipeline.AtRail(r.Name), "%s: there is no provider %q", r.Device, provider).
 		WithHint("device is soft:ADDR[:PORT] or ibv:DEV")
+}
+
+func softFault(f deploy.Fault) soft.Fault {
+	return soft.Fault{
+		Do:  f.Do,
+		At:  soft.FaultAt{Bytes: uint64(f.At.Bytes), Packets: uint64(f.At.Packets), Time: time.Duration(f.At.Time)},
+		For: time.Duration(f.For), Rate: f.Rate, Seed: uint64(f.Seed),
+		Match: soft.FaultMatch{Opcode: f.Match.Opcode, Peer: f.Match.Peer, Direction: f.Match.Direction},
+		By:    time.Duration(f.By), BitsPerSecond: f.BitsPerSecond, Op: f.Op, Errno: f.Errno, Times: f.Times,
+	}
 }
 
 func softCaps(c map[string]int) verbs.DeviceAttr {
