@@ -47,10 +47,22 @@
 // no lock. MR.Close takes the region out of the table and then passes through
 // the lock of every QP of its PD: no packet reaches the memory after that.
 //
+// # Faults
+//
+// A driver has a script of faults (Options.Faults, Driver.AddFault), and each of its
+// devices a player of it. The player is behind device.faults, which is nil while
+// there is nothing to play. It judges packets where they come in and go out,
+// completions where they enter a queue, and calls where they enter the provider.
+// Packets that it holds back are copies, in queues that the device's timers look
+// after; payload that is late is a copy, too, on its QP's list, and lands under the
+// QP's lock when its region is still in the table. Closing the device drops the
+// former, closing the QP lands the latter. See docs/faults.md.
+//
 // Owns: devices with their sockets, MR, QP and CQ tables, and one goroutine each.
 // Imports: verbs and the packages beneath this one.
 // Goroutines: device.run, one per device, waited for by its Close.
-// Locks, in the order they are taken: device.rx, qp.mu, cq.mu; pd.mu, device.mu,
+// Locks, in the order they are taken: device.rx, qp.mu, cq.mu; script.mu comes after
+// qp.mu and before the MR table's lock and device.timerMu; pd.mu, device.mu,
 // peers.mu, the table locks and device.timerMu are leaves and never held while
 // another is taken. Under -race registered memory is invisible to the detector because the
 // kernel maps it.
