@@ -4,24 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/rail"
+	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/lane"
 )
 
-// Client is a pool of lanes to every shard.
+// Client is a pool of lanes to every shard of the deployment, each in the care of
+// a keeper.
 type Client struct {
 	Set     *rail.Set
 	Control *ctrl.Client
 
+	ctx     context.Context // of the goroutines; ends with Close
+	halt    context.CancelFunc
+	wg      sync.WaitGroup
+	name    string // this end in errors
+	cfg     lane.Config
+	rejoin  bool
 	pollers map[string]*lane.Poller
-	pools   map[int]*lane.Pool
-	reach   map[int][]string // rails to a shard
-	absent  map[int]string   // why a shard is not reached
+	keepers map[int]*keeper
+	prober  prober
+	closed  sync.Once
+	err     error
 }
 
 // ClientInput is what Dial is made of.
@@ -29,22 +41,45 @@ type ClientInput struct {
 	Set     *rail.Set
 	Control *ctrl.Client // joined
 	Config  lane.Config
+	Name    string // of this client in errors; empty: "client"
 }
 
 // Dial publishes and connects links to every shard that serves, and makes lanes
 // of them. It waits for shards that are still starting, as long as the recipe
 // gives the connect stage. One that has died is left out: what needs it fails
-// with the reason, what does not goes on. The scope closes the client.
+// with the reason, what does not goes on, and when it is back it is joined again.
+// The scope closes the client.
 func Dial(ctx context.Context, scope *pipeline.Scope, in ClientInput) (*Client, error) {
 	d := in.Set.Deployment
-	c := &Client{Set: in.Set, Control: in.Control, pools: map[int]*lane.Pool{}, reach: map[int][]string{}, absent: map[int]string{}}
+	c := &Client{Set: in.Set, Control: in.Control, name: in.Name, cfg: in.Config, rejoin: d.Rebuild.Rejoin, keepers: map[int]*keeper{}}
+	if c.name == "" {
+		c.name = "client"
+	}
+	c.ctx, c.halt = context.WithCancel(context.WithoutCancel(ctx))
+	for i := range d.Shards {
+		c.keepers[d.Shards[i].ID] = newKeeper(c, d.Shards[i].ID, policyOf(&d.Rebuild))
+	}
+	c.prober.init(c, d)
+	c.cfg.Waiting = c.prober.want
+	sink := in.Config.Events
+	c.cfg.Events = func(e lane.Event) {
+		if e.Name == lane.EventLaneDirty {
+			emit(c.ctx, e, c.keepers[e.Label.Shard].lastVerdict())
+		} else if e.Name != lane.EventLaneRecovered && sink != nil { // the keeper tells that, with its attempts
+			sink(e)
+		}
+	}
 	dial := rail.DialInput{Set: in.Set, Control: in.Control}
 	var err error
 	if dial.Shards, err = c.serving(ctx, d); err != nil {
+		c.halt()
 		return nil, err
 	}
+	c.pollers = startPollers(in.Set, in.Config)
+	scope.DeferClose("pollers", func() error { stopPollers(c.pollers); return nil })
 	publish, connect := rail.Publish, rail.Connect
 	publish.Deadline, connect.Deadline = d.Pipeline.Publish.Deadline.D(), d.Pipeline.Connect.Deadline.D()
+	scope.DeferClose("lanes", c.close) // should a stage fail
 	off, err := pipeline.Run(ctx, scope, publish, dial)
 	if err != nil {
 		return nil, err
@@ -53,16 +88,62 @@ func Dial(ctx context.Context, scope *pipeline.Scope, in ClientInput) (*Client, 
 	if err != nil {
 		return nil, err
 	}
-	c.pollers = startPollers(in.Set, in.Config)
-	scope.DeferClose("pollers", func() error { stopPollers(c.pollers); return nil })
 	for _, p := range peers {
-		pool, err := c.pool(p, in.Config)
-		if err != nil {
+		shard, ok := p.Node.Shard()
+		if !ok {
+			return nil, fmt.Errorf("peer %s is no shard", p.Node)
+		}
+		if err := c.keepers[shard].adopt(p); err != nil {
 			return nil, err
 		}
-		scope.DeferClose("lanes to "+string(p.Node), pool.Close)
 	}
+	in.Set.OnQPEvent(c.qpEvent)
+	for _, k := range c.keepers {
+		c.wg.Go(func() { k.run(c.ctx) })
+	}
+	c.wg.Go(c.watch)
+	c.wg.Go(func() { c.prober.run(c.ctx) })
+	// Before the links, which the stages' undo would destroy under the lanes.
+	scope.DeferClose("lanes", c.close)
 	return c, nil
+}
+
+// close ends the goroutines, the lanes and the links. It is idempotent.
+func (c *Client) close() error {
+	c.closed.Do(func() {
+		c.Set.OnQPEvent(nil)
+		c.halt()
+		c.wg.Wait()
+		var errs []error
+		for _, k := range c.keepers {
+			errs = append(errs, k.pool.Close())
+			if k.peer != nil {
+				errs = append(errs, k.peer.Close())
+			}
+		}
+		c.err = errors.Join(errs...)
+	})
+	return c.err
+}
+
+func (c *Client) qpEvent(_ *rail.Rail, e verbs.AsyncEvent) {
+	if !broken(e) {
+		return
+	}
+	for _, k := range c.keepers {
+		k.qpEvent(e)
+	}
+}
+
+// broken reports whether an event is the end of a QP. A CQ that broke is found by
+// its poller.
+func broken(e verbs.AsyncEvent) bool { return e.Type.OfQP() && e.Type != verbs.EventCommEstablished }
+
+func eventError(e verbs.AsyncEvent) error {
+	if e.Err != nil {
+		return fmt.Errorf("the device reports %v: %w", e.Type, e.Err)
+	}
+	return fmt.Errorf("the device reports %v", e.Type)
 }
 
 // serving waits for the shards and gives those that serve.
@@ -91,7 +172,9 @@ func (c *Client) serving(ctx context.Context, d *deploy.Deployment) ([]ctrl.Node
 		if n.Reason != "" {
 			why += ": " + n.Reason
 		}
-		c.absent[d.Shards[i].ID] = why
+		k := c.keepers[d.Shards[i].ID]
+		k.absent = why
+		k.pool.Refuse(k.refusal(lane.ErrPeerDead, why))
 		reasons = append(reasons, fmt.Sprintf("shard %d is %s", d.Shards[i].ID, why))
 	}
 	if len(out) == 0 {
@@ -125,52 +208,109 @@ func (c *Client) node(ctx context.Context, id ctrl.NodeID) (ctrl.NodeStatus, err
 	return n, err
 }
 
-// pool makes the lanes to one shard.
-func (c *Client) pool(p *rail.Peer, cfg lane.Config) (*lane.Pool, error) {
-	shard, ok := p.Node.Shard()
-	if !ok {
-		return nil, fmt.Errorf("peer %s is no shard", p.Node)
-	}
-	if cfg.ProbeAfter > 0 {
-		cfg.Probe = c.probe
-	}
-	pool := lane.NewPool()
-	seen := map[string]bool{}
-	for _, l := range p.Links {
-		ln, err := lane.New(c.pollers[l.Rail.Name()], l.QP, memory(l), peerOf(l), cfg,
-			lane.Label{Shard: shard, Index: l.Index, Rail: l.Rail.Name(), Local: "client", Remote: string(p.Node)})
+// watch hands what the control plane tells to the keepers.
+func (c *Client) watch() {
+	for e, err := range c.Control.Watch(c.ctx) {
 		if err != nil {
-			return nil, errors.Join(WrapError(err, pipeline.LayerConnect, "connect", pipeline.AtShard(shard)), pool.Close())
+			if c.ctx.Err() == nil {
+				// Lanes work without a control plane; what fails is not healed.
+				pipeline.Emit(c.ctx, pipeline.Event{Event: "control_watch_ended", Reason: err.Error()})
+			}
+			return
 		}
-		pool.Add(ln)
-		if !seen[l.Rail.Name()] {
-			seen[l.Rail.Name()] = true
-			c.reach[shard] = append(c.reach[shard], l.Rail.Name())
+		switch e := e.(type) {
+		case ctrl.PeerGone:
+			if k := c.keeperOf(e.ID); k != nil {
+				k.setVerdict(e.State.String())
+				k.tell(func(m *keeperMail) {
+					if m.gone == nil {
+						m.gone = map[uint64]string{}
+					}
+					m.gone[e.Incarnation] = orSaid(e.Reason)
+				})
+			}
+		case ctrl.Draining:
+			if k := c.keeperOf(e.ID); k != nil {
+				k.setVerdict("draining")
+				k.tell(func(m *keeperMail) { m.draining, m.serving = orSaid(e.Reason), false })
+			}
+		case ctrl.PeerState:
+			if k := c.keeperOf(e.ID); k != nil {
+				k.setVerdict(e.State.String())
+				if e.State == ctrl.StateServing {
+					k.tell(func(m *keeperMail) { m.serving, m.draining = true, "" })
+				}
+			}
+		case ctrl.Rejoined:
+			if e.Lost {
+				for _, k := range c.keepers {
+					k.tell(func(m *keeperMail) { m.lost = "this client's lease had ended: " + e.Reason })
+				}
+			}
 		}
 	}
-	c.pools[shard] = pool
-	return pool, nil
 }
 
-// probe asks the control plane whether a shard is dead. Not knowing is not dead.
-func (c *Client) probe(ctx context.Context, l lane.Label) (bool, string) {
-	h := c.Control.Health(ctx, ctrl.ShardID(l.Shard))
-	return h.Dead(), h.Reason
+func orSaid(reason string) string {
+	if reason == "" {
+		return "it did not say why"
+	}
+	return reason
 }
 
-// Pool is the lanes to a shard, nil when there is none.
-func (c *Client) Pool(shard int) *lane.Pool { return c.pools[shard] }
+func (c *Client) keeperOf(id ctrl.NodeID) *keeper {
+	shard, ok := id.Shard()
+	if !ok {
+		return nil
+	}
+	return c.keepers[shard]
+}
+
+func (k *keeper) lastVerdict() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.verdict
+}
+
+// Pool is the lanes to a shard, nil when the deployment has no such shard.
+func (c *Client) Pool(shard int) *lane.Pool {
+	if k := c.keepers[shard]; k != nil {
+		return k.pool
+	}
+	return nil
+}
 
 // Absent is why a shard is not reached, or empty.
-func (c *Client) Absent(shard int) string { return c.absent[shard] }
+func (c *Client) Absent(shard int) string {
+	k := c.keepers[shard]
+	if k == nil {
+		return "the deployment has no such shard"
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.absent
+}
 
 // Reach are the rails over which a shard can be reached, in the host's order.
-func (c *Client) Reach(shard int) []string { return c.reach[shard] }
+func (c *Client) Reach(shard int) (out []string) {
+	k := c.keepers[shard]
+	if k == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, w := range k.wards {
+		if r := w.lane.Label().Rail; !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
 
 // Lanes are the lanes of a rail, to all shards.
 func (c *Client) Lanes(rail string) (out []*lane.Lane) {
-	for _, p := range c.pools {
-		for _, l := range p.Lanes() {
+	for _, shard := range slices.Sorted(maps.Keys(c.keepers)) {
+		for _, l := range c.keepers[shard].pool.Lanes() {
 			if l.Label().Rail == rail {
 				out = append(out, l)
 			}
@@ -182,8 +322,8 @@ func (c *Client) Lanes(rail string) (out []*lane.Lane) {
 // Report is what heartbeats carry.
 func (c *Client) Report() ctrl.Report {
 	var n ctrl.LaneCounts
-	for _, p := range c.pools {
-		for _, l := range p.Lanes() {
+	for _, k := range c.keepers {
+		for _, l := range k.pool.Lanes() {
 			count(&n, l.State())
 		}
 	}

@@ -3,6 +3,7 @@ package lanes
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
@@ -28,14 +29,15 @@ func ConfigOf(ctx context.Context, d *deploy.Deployment) (lane.Config, error) {
 	c := lane.Config{
 		Slots: d.Lanes.Slots, RequestBytes: int(d.Lanes.RequestBytes) - slotOverhead, ResponseBytes: int(d.Lanes.ResponseBytes) - slotOverhead,
 		Notify: n, Spin: d.Lanes.Spin.D(), WaitTimeout: d.Lanes.WaitTimeout.D(),
-		ProbeAfter: d.Health.ProbeAfter.D(), ProbeEvery: d.Health.ProbeInterval.D(),
-		Counters: new(lane.Counters), Events: func(e lane.Event) { emit(ctx, e) },
+		TouchAfter: d.Health.TouchAfter.D(), TouchEvery: d.Health.TouchAfter.D(), TouchTimeout: d.Health.TouchTimeout.D(),
+		HarvestEvery: d.Lanes.CQHarvestInterval.D(), ProbeAfter: d.Health.ProbeAfter.D(), ProbeEvery: d.Health.ProbeInterval.D(),
+		Counters: new(lane.Counters), Events: func(e lane.Event) { emit(ctx, e, "") },
 	}
-	if c.Spin == 0 {
-		c.Spin = -1 // the recipe says: do not spin
-	}
-	if c.ProbeAfter == 0 {
-		c.ProbeAfter = -1 // the recipe says: never
+	// What is 0 in a recipe is off, which is negative here.
+	for _, t := range []*time.Duration{&c.Spin, &c.TouchAfter, &c.TouchTimeout, &c.HarvestEvery, &c.ProbeAfter} {
+		if *t == 0 {
+			*t = -1
+		}
 	}
 	if err := c.Check(); err != nil {
 		return lane.Config{}, pipeline.Wrap(err, pipeline.LayerConfig, "lanes", pipeline.Nowhere)
@@ -43,7 +45,7 @@ func ConfigOf(ctx context.Context, d *deploy.Deployment) (lane.Config, error) {
 	return c, nil
 }
 
-func emit(ctx context.Context, e lane.Event) {
+func emit(ctx context.Context, e lane.Event, verdict string) {
 	out := pipeline.Event{Event: e.Name, Rail: e.Label.Rail, Reason: e.Reason}
 	if e.Label.Shard >= 0 {
 		out.Shard = &e.Label.Shard
@@ -51,8 +53,15 @@ func emit(ctx context.Context, e lane.Event) {
 	if e.Label.Index >= 0 {
 		out.Lane = &e.Label.Index
 	}
+	out.Fields = map[string]any{}
+	if e.Label.Remote != "" {
+		out.Fields["peer"] = e.Label.Remote
+	}
 	if e.Err != nil {
-		out.Fields = map[string]any{"error": e.Err.Error()}
+		out.Fields["error"] = e.Err.Error()
+	}
+	if verdict != "" {
+		out.Fields["verdict"] = verdict
 	}
 	pipeline.Emit(ctx, out)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,28 +27,72 @@ type world struct {
 	driver verbs.Driver
 	server *ctrl.Server
 	ctx    context.Context
+
+	release     chan struct{} // ends the requests that shards hold
+	answerDelay atomic.Int64
+
+	mu     sync.Mutex
+	events []pipeline.Event
 }
 
-func newWorld(t *testing.T) *world {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+// delayed is a driver with the fault delay_answer.
+type delayed struct {
+	verbs.Driver
+	w *world
+}
+
+func (d *delayed) AnswerDelay() time.Duration { return time.Duration(d.w.answerDelay.Load()) }
+
+func newWorld(t *testing.T, change ...func(*deploy.Deployment)) *world {
+	w := &world{release: make(chan struct{})}
+	w.driver = &delayed{verbstest.NewLoop(verbstest.LoopOptions{}), w}
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
+	w.ctx = pipeline.WithSink(ctx, w.note)
 	d := &deploy.Deployment{Name: "test", Epoch: 1, Shards: []deploy.Shard{{ID: 0, Host: "s0"}, {ID: 1, Host: "s1"}},
 		Lanes: deploy.Lanes{QPs: 2, Slots: 2, RequestBytes: 4096, ResponseBytes: 4096, Notify: "adaptive", Spin: deploy.Duration(20 * time.Microsecond),
 			WaitTimeout: deploy.Duration(10 * time.Second), MaxClients: 2}}
 	d.Pipeline.Connect.Deadline = deploy.Duration(5 * time.Second)
+	d.Health.TouchAfter, d.Health.TouchTimeout = deploy.Duration(20*time.Millisecond), deploy.Duration(time.Second)
+	d.Health.ProbeAfter, d.Health.ProbeInterval, d.Health.ProbeTimeout = deploy.Duration(30*time.Millisecond), deploy.Duration(30*time.Millisecond), deploy.Duration(time.Second)
+	d.Rebuild = deploy.Rebuild{Enabled: true, MaxAttempts: 3, Wait: deploy.Duration(2 * time.Second), Poll: deploy.Duration(5 * time.Millisecond),
+		PollMax: deploy.Duration(50 * time.Millisecond), PollTimeout: deploy.Duration(100 * time.Millisecond), Cooldown: deploy.Duration(time.Millisecond), Rejoin: true}
 	for i, name := range []string{"s0", "s1", "c"} {
 		h := deploy.Host{Name: name}
 		for r, rn := range []string{"a", "b"} {
-			h.Rails = append(h.Rails, deploy.Rail{Name: rn, Fabric: rn, Device: fmt.Sprintf("loop:10.%d.0.%d", r, i+1), Port: 1, Weight: 1, HopLimit: 64, Timeout: 14, RetryCount: 6})
+			h.Rails = append(h.Rails, deploy.Rail{Name: rn, Fabric: rn, Device: fmt.Sprintf("loop:10.%d.0.%d", r, i+1), Port: 1, Weight: 1, HopLimit: 64, Timeout: 9, RetryCount: 1})
 		}
 		d.Hosts = append(d.Hosts, h)
 	}
-	srv, err := ctrl.NewServer(ctrl.ServerConfig{Address: "127.0.0.1:0", Identity: identity(d), Shards: []int{0, 1}})
+	for _, f := range change {
+		f(d)
+	}
+	srv, err := ctrl.NewServer(ctrl.ServerConfig{Address: "127.0.0.1:0", Identity: identity(d), Shards: []int{0, 1},
+		Timing: ctrl.Timing{Heartbeat: 20 * time.Millisecond, Stale: 200 * time.Millisecond, Dead: 2 * time.Second, ClientLease: 2 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = srv.Close() })
-	return &world{dep: d, driver: verbstest.NewLoop(verbstest.LoopOptions{}), server: srv, ctx: ctx}
+	w.dep, w.server = d, srv
+	return w
+}
+
+func (w *world) note(e pipeline.Event) {
+	w.mu.Lock()
+	w.events = append(w.events, e)
+	w.mu.Unlock()
+}
+
+// named are the events of a name so far.
+func (w *world) named(name string) (out []pipeline.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.Event == name {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 func identity(d *deploy.Deployment) ctrl.Identity {
@@ -84,19 +130,41 @@ func (w *world) member(t *testing.T, scope *pipeline.Scope, host string, id ctrl
 // shard serves an echo on family 7 that tells which shard answered.
 func (w *world) shard(t *testing.T, scope *pipeline.Scope, id int) *Server {
 	t.Helper()
+	s, _, _ := w.serve(t, scope, id)
+	return s
+}
+
+// serve is shard, with what it is made of. The operation 2 is never answered, 3
+// when the world's release is closed.
+func (w *world) serve(t *testing.T, scope *pipeline.Scope, id int) (*Server, *rail.Set, *ctrl.Client) {
+	t.Helper()
 	set, c, cfg := w.member(t, scope, fmt.Sprintf("s%d", id), ctrl.ShardID(id), ServerDemand)
 	r := new(Router)
 	r.Handle(7, lane.HandlerFunc(func(x *lane.Exchange) {
+		switch x.Op() {
+		case 0x0702:
+			<-x.Context().Done()
+			return
+		case 0x0703:
+			select {
+			case <-w.release:
+			case <-x.Context().Done():
+				return
+			}
+		}
 		out := x.Response()
 		n := copy(out, fmt.Sprintf("shard %d: ", id))
 		n += copy(out[n:], x.Payload())
 		x.Reply(lane.StatusOK, n)
 	}))
-	s := Serve(w.ctx, scope, ServerInput{Set: set, Control: c, Shard: id, Config: cfg, Handler: r, Workers: 1})
+	s := Serve(w.ctx, scope, ServerInput{Set: set, Control: c, Shard: id, Config: cfg, Handler: r, Workers: 3})
+	if err := c.SetReport(s.Report); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.SetState(w.ctx, ctrl.StateServing, ""); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return s, set, c
 }
 
 func TestEveryShardAnswersOverEveryRail(t *testing.T) {
@@ -160,8 +228,12 @@ func TestDeadShardIsLeftOut(t *testing.T) {
 	if d := time.Since(start); d >= w.dep.Pipeline.Connect.Deadline.D() {
 		t.Errorf("it waited %v for a shard that had left", d)
 	}
-	if cl.Pool(1) != nil || !strings.Contains(cl.Absent(1), "stopped") || cl.Pool(0) == nil {
-		t.Errorf("shard 1 is %q with pool %v", cl.Absent(1), cl.Pool(1))
+	if !strings.Contains(cl.Absent(1), "stopped") || cl.Absent(0) != "" || cl.Pool(7) != nil {
+		t.Errorf("shard 1 is %q, shard 0 %q", cl.Absent(1), cl.Absent(0))
+	}
+	var le *lane.Error
+	if _, err := cl.Pool(1).Call(w.ctx, lane.Request{Op: 0x0701}, nil); !errors.Is(err, lane.ErrPeerDead) || !errors.As(err, &le) || le.Layer != lane.LayerNode || le.Label.Shard != 1 {
+		t.Errorf("a call to it: %v", err)
 	}
 	if err := servers.Close(w.ctx); err != nil {
 		t.Error(err)

@@ -3,11 +3,15 @@ package lanes
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/rail"
+	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/lane"
 )
 
@@ -18,10 +22,10 @@ type Server struct {
 	cfg      lane.Config
 	acceptor *lane.Acceptor
 	pollers  map[string]*lane.Poller
-	listener *rail.Listener
+	listener atomic.Pointer[rail.Listener]
 
 	mu    sync.Mutex
-	lanes map[*rail.Peer][]*lane.ServerLane
+	lanes map[*rail.Peer][]*lane.ServerLane // in the order of the peer's links; nil: that link has none
 }
 
 // ServerInput is what Serve is made of.
@@ -40,10 +44,24 @@ func Serve(ctx context.Context, scope *pipeline.Scope, in ServerInput) *Server {
 	s := &Server{set: in.Set, shard: in.Shard, cfg: in.Config, pollers: startPollers(in.Set, in.Config),
 		acceptor: lane.NewAcceptor(in.Handler, lane.AcceptorConfig{Workers: in.Workers, Counters: in.Config.Counters}),
 		lanes:    map[*rail.Peer][]*lane.ServerLane{}}
+	sink := in.Config.Events
+	s.cfg.Events = func(e lane.Event) {
+		if l := s.listener.Load(); l != nil && e.Name == lane.EventLaneDirty {
+			l.Look(ctrl.NodeID(e.Label.Remote))
+		}
+		if sink != nil {
+			sink(e)
+		}
+	}
 	scope.DeferClose("pollers", func() error { stopPollers(s.pollers); return nil })
 	scope.DeferClose("acceptor", s.acceptor.Close)
-	s.listener = rail.Listen(ctx, in.Set, in.Control, s)
-	scope.DeferClose("listener", s.listener.Close)
+	in.Set.OnQPEvent(s.qpEvent)
+	scope.DeferClose("device events", func() error { in.Set.OnQPEvent(nil); return nil })
+	rb := in.Set.Deployment.Rebuild
+	l := rail.Listen(ctx, in.Set, in.Control, s, rail.ListenConfig{Renew: rb.Enabled, Poll: rb.Poll.D(), PollMax: rb.PollMax.D(),
+		PollTimeout: rb.PollTimeout.D(), Broken: s.broken})
+	s.listener.Store(l)
+	scope.DeferClose("listener", l.Close)
 	return s
 }
 
@@ -65,8 +83,7 @@ func stopPollers(ps map[string]*lane.Poller) {
 func (s *Server) Accept(p *rail.Peer) error {
 	var ls []*lane.ServerLane
 	for _, l := range p.Links {
-		sl, err := s.acceptor.Add(s.pollers[l.Rail.Name()], l.QP, memory(l), peerOf(l), s.cfg,
-			lane.Label{Shard: s.shard, Index: l.Index, Rail: l.Rail.Name(), Local: string(ctrl.ShardID(s.shard)), Remote: string(p.Node)})
+		sl, err := s.lane(p, l)
 		if err != nil {
 			return errors.Join(err, closeAll(ls))
 		}
@@ -78,10 +95,84 @@ func (s *Server) Accept(p *rail.Peer) error {
 	return nil
 }
 
+func (s *Server) lane(p *rail.Peer, l *rail.Link) (*lane.ServerLane, error) {
+	return s.acceptor.Add(s.pollers[l.Rail.Name()], l.QP, memory(l), peerOf(l), s.cfg,
+		lane.Label{Shard: s.shard, Index: l.Index, Rail: l.Rail.Name(), Local: string(ctrl.ShardID(s.shard)), Remote: string(p.Node)})
+}
+
+// Retire closes the lane of one link.
+func (s *Server) Retire(p *rail.Peer, l *rail.Link) error {
+	sl := s.setLane(p, l, nil)
+	if sl == nil {
+		return nil
+	}
+	return sl.Close()
+}
+
+// Adopt makes a lane of a link again.
+func (s *Server) Adopt(p *rail.Peer, l *rail.Link) error {
+	sl, err := s.lane(p, l)
+	if err == nil {
+		s.setLane(p, l, sl)
+	}
+	return err
+}
+
+func (s *Server) setLane(p *rail.Peer, l *rail.Link, sl *lane.ServerLane) (old *lane.ServerLane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(p.Links, l)
+	old, s.lanes[p][i] = s.lanes[p][i], sl
+	return old
+}
+
+// broken reports whether a client has lanes that serve no more.
+func (s *Server) broken(p *rail.Peer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.lanes[p], func(sl *lane.ServerLane) bool { return sl == nil || sl.Err() != nil })
+}
+
+func (s *Server) qpEvent(_ *rail.Rail, e verbs.AsyncEvent) {
+	if !broken(e) {
+		return
+	}
+	for _, sl := range s.acceptor.Lanes() {
+		if sl.QPN() == e.QPN {
+			sl.FailFrom(lane.LayerDevice, eventError(e))
+		}
+	}
+}
+
+// Drain waits until no request is being served and every answer was sent, at most
+// until ctx ends. Clients that were told that the shard drains send no more.
+func (s *Server) Drain(ctx context.Context) error {
+	// There is no event for it: requests come from outside until the last client has
+	// heard. So it is quiet when it was so for a while.
+	const quiet = 4
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for still := 0; still < quiet; {
+		if s.acceptor.Busy() {
+			still = 0
+		} else {
+			still++
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return pipeline.Errorf(pipeline.LayerService, "drain", pipeline.AtShard(s.shard), "requests were still being served: %w", ctx.Err())
+		}
+	}
+	return nil
+}
+
 func closeAll(ls []*lane.ServerLane) error {
 	var errs []error
 	for _, l := range ls {
-		errs = append(errs, l.Close())
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -96,13 +187,13 @@ func (s *Server) Drop(p *rail.Peer, _ string) {
 }
 
 // Stopped is closed when the control plane tells the shard to stop.
-func (s *Server) Stopped() <-chan struct{} { return s.listener.Stopped() }
+func (s *Server) Stopped() <-chan struct{} { return s.listener.Load().Stopped() }
 
 // Done is closed when the shard cannot take clients any more; Err says why.
-func (s *Server) Done() <-chan struct{} { return s.listener.Done() }
+func (s *Server) Done() <-chan struct{} { return s.listener.Load().Done() }
 
 // Err is the reason of the end.
-func (s *Server) Err() error { return s.listener.Err() }
+func (s *Server) Err() error { return s.listener.Load().Err() }
 
 // Counters of all lanes.
 func (s *Server) Counters() *lane.Counters { return s.acceptor.Counters() }
@@ -116,7 +207,7 @@ func (s *Server) Report() ctrl.Report {
 		for _, l := range ls {
 			// A shard does not rebuild by itself: a lane serves, or waits for its client
 			// to come back or leave.
-			if l.Err() != nil {
+			if l == nil || l.Err() != nil {
 				c.Dirty++
 			} else {
 				c.Active++

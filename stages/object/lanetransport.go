@@ -31,11 +31,12 @@ type LaneTransportConfig struct {
 //
 // Every request exposes memory, and the lane sees to it that a call which fails
 // returns only when the shard cannot touch that memory any more: its late answer
-// came, or its QP was destroyed. So nothing is left to silence here.
+// came, or its QP was destroyed. Where a QP could not be destroyed Quiesce says so.
 type LaneTransport struct {
 	cfg LaneTransportConfig
 	// Answers are short; their buffers are kept.
 	answers sync.Pool
+	unquiet sync.Map // Path → why what was named over it may still be written
 }
 
 // NewLaneTransport makes a transport. It has nothing to close.
@@ -61,8 +62,14 @@ func (t *LaneTransport) DeleteStripe(ctx context.Context, at Path, ref StripeRef
 	return r.existed, err
 }
 
-// Quiesce has nothing to do, see LaneTransport.
-func (t *LaneTransport) Quiesce(context.Context, Path) error { return nil }
+// Quiesce fails for ever once a call over the path could not be ended: the shard
+// may still reach what it named.
+func (t *LaneTransport) Quiesce(_ context.Context, at Path) error {
+	if err, ok := t.unquiet.Load(at); ok {
+		return err.(error)
+	}
+	return nil
+}
 
 func (t *LaneTransport) call(ctx context.Context, at Path, op uint16, ref StripeRef, mem Piece, verify bool) (stripeResponse, error) {
 	where := pipeline.AtShard(at.Shard).On(at.Rail)
@@ -88,7 +95,11 @@ func (t *LaneTransport) call(ctx context.Context, at Path, op uint16, ref Stripe
 		return stripeResponse{}, pipeline.Wrap(encodeErr, pipeline.LayerInternal, "call", where)
 	}
 	if err != nil {
-		return stripeResponse{}, lanes.WrapError(shorten(err), pipeline.LayerDevice, "call", where)
+		err = lanes.WrapError(shorten(err), pipeline.LayerDevice, "call", where)
+		if errors.Is(err, lane.ErrNotQuiet) {
+			t.unquiet.Store(at, err)
+		}
+		return stripeResponse{}, err
 	}
 	if err := errorOf(int32(rsp.Status), buf[:rsp.N]); err != nil {
 		return stripeResponse{}, err

@@ -81,14 +81,15 @@ func (s *Set) offer(sh ctrl.NodeInfo) (*offeredPeer, error) {
 	if len(pairs) == 0 {
 		return nil, fmt.Errorf("no rail of host %s reaches %s: %s", s.Host, sh.ID, strings.Join(skipped, "; "))
 	}
-	op := &offeredPeer{peer: &Peer{Node: sh.ID, set: s}, shard: sh, skipped: skipped}
-	op.offer = ctrl.Offer{To: sh.ID, Generation: 1, Params: maps.Clone(s.Demand.Params)}
+	op := &offeredPeer{peer: &Peer{Node: sh.ID, set: s, generation: 1}, shard: sh, skipped: skipped}
+	op.offer = ctrl.Offer{To: sh.ID, Generation: op.peer.generation, Params: maps.Clone(s.Demand.Params)}
 	if op.offer.Params == nil {
 		op.offer.Params = map[string]string{}
 	}
 	for _, pr := range pairs {
 		op.offer.Params[pathKey(pr.local.Name(), pr.peer.Name)] = pathText(pr.local.Spec)
 	}
+	op.peer.params = op.offer.Params
 	for i := range max(s.Demand.QPs, len(pairs)) {
 		pr := pairs[i%len(pairs)]
 		l, err := s.newLink(pr.local, i)
@@ -114,6 +115,7 @@ func (op *offeredPeer) connect(ctx context.Context, in DialInput) error {
 	if err != nil {
 		return err
 	}
+	op.peer.incarnation = ans.FromIncarnation
 	if err := compareParams(op.offer.Params, ans.Params, op.shard.ID); err != nil {
 		return err
 	}
@@ -137,6 +139,22 @@ func (op *offeredPeer) connect(ctx context.Context, in DialInput) error {
 		}
 	}
 	return nil
+}
+
+// Redial connects to one shard as Publish and Connect do, with nobody to undo it
+// but the caller: on success he closes the peer.
+func Redial(ctx context.Context, set *Set, control *ctrl.Client, shard ctrl.NodeInfo) (*Peer, error) {
+	op, err := set.offer(shard)
+	if err != nil {
+		return nil, pipeline.Wrap(err, pipeline.LayerConnect, "publish", atNode(shard.ID))
+	}
+	if err := control.Publish(ctx, op.offer); err != nil {
+		return nil, errors.Join(err, op.peer.Close())
+	}
+	if err := op.connect(ctx, DialInput{Set: set, Control: control}); err != nil {
+		return nil, errors.Join(pipeline.Wrap(err, pipeline.LayerConnect, "connect", atNode(shard.ID)), op.peer.Close())
+	}
+	return op.peer, nil
 }
 
 func atNode(id ctrl.NodeID) pipeline.Where {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
@@ -35,7 +36,14 @@ type Link struct {
 type Peer struct {
 	Node  ctrl.NodeID
 	Links []*Link
-	set   *Set
+
+	set    *Set
+	closed sync.Once
+	err    error
+
+	generation  uint64            // of the newest offer
+	params      map[string]string // of a client's offers
+	incarnation uint64            // of the shard that a client's offers go to
 }
 
 // newLink makes a QP in RESET on a rail, with a block of memory.
@@ -44,17 +52,37 @@ func (s *Set) newLink(r *Rail, index int) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; the recipe has room for %d peers (lanes.maxClients)", err, s.Demand.MaxPeers)
 	}
-	qp, err := r.PD.CreateQP(verbs.QPInit{SendCQ: r.CQ, RecvCQ: r.CQ, Cap: s.Demand.Cap})
-	if err != nil {
+	l := &Link{Rail: r, Index: index, Off: off, Bytes: s.region.Bytes()[off : off+uint64(s.Demand.Bytes)]}
+	if err := l.newQP(s); err != nil {
 		s.arena.give(off)
 		return nil, err
 	}
-	b := s.region.Bytes()[off : off+uint64(s.Demand.Bytes)]
-	clear(b) // words of the block's last user must not be taken for this one's
-	a := r.Address()
-	return &Link{Rail: r, Index: index, QP: qp, Off: off, Bytes: b, Generation: 1, at: a,
-		Local: verbs.Endpoint{GID: a.GID.Entry.GID, GIDType: a.GID.Entry.Type, LID: a.Port.LID, QPN: qp.QPN(),
-			PSN: rand.Uint32N(1 << 24), MTU: a.ActiveMTU, UDPPort: a.Port.UDPPort}}, nil
+	return l, nil
+}
+
+// newQP makes the link's QP, in RESET, with the rail's present address, and the
+// next generation.
+func (l *Link) newQP(s *Set) error {
+	r := l.Rail
+	qp, err := r.PD.CreateQP(verbs.QPInit{SendCQ: r.CQ, RecvCQ: r.CQ, Cap: s.Demand.Cap})
+	if err != nil {
+		return err
+	}
+	clear(l.Bytes) // words of the block's last user must not be taken for this one's
+	l.QP, l.at = qp, r.Address()
+	l.Generation++
+	l.Local = verbs.Endpoint{GID: l.at.GID.Entry.GID, GIDType: l.at.GID.Entry.Type, LID: l.at.Port.LID, QPN: qp.QPN(),
+		PSN: rand.Uint32N(1 << 24), MTU: l.at.ActiveMTU, UDPPort: l.at.Port.UDPPort}
+	return nil
+}
+
+// renew gives the link a new QP on the same block, once the old one is sure to be
+// destroyed.
+func (l *Link) renew(s *Set) error {
+	if err := l.QP.Close(); err != nil {
+		return err
+	}
+	return l.newQP(s)
 }
 
 // meta is what the peer must know of the link.
@@ -104,14 +132,16 @@ func (l *Link) close(s *Set) error {
 }
 
 // Close destroys the QPs of the peer and frees their memory. Whoever used the
-// links must have stopped; it is called once.
+// links must have stopped. It is idempotent.
 func (p *Peer) Close() error {
-	var errs []error
-	for _, l := range p.Links {
-		errs = append(errs, l.close(p.set))
-	}
-	p.Links = nil
-	return errors.Join(errs...)
+	p.closed.Do(func() {
+		var errs []error
+		for _, l := range p.Links {
+			errs = append(errs, l.close(p.set))
+		}
+		p.err = errors.Join(errs...)
+	})
+	return p.err
 }
 
 // pathKey names a pair of rails among the parameters, the client's first.

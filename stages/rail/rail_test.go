@@ -89,6 +89,22 @@ type echo struct {
 	peers   []*Peer
 	dropped chan ctrl.NodeID
 	refuse  error
+	retired []int
+	listen  ListenConfig
+	l       *Listener
+}
+
+func (h *echo) Retire(_ *Peer, l *Link) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.retired = append(h.retired, l.Index)
+	return l.QP.Close()
+}
+
+func (h *echo) Adopt(*Peer, *Link) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refuse
 }
 
 func (h *echo) Accept(p *Peer) error {
@@ -114,7 +130,8 @@ func (w *world) shard(t *testing.T, ctx context.Context, scope *pipeline.Scope, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Listen(ctx, s, c, h)
+	l := Listen(ctx, s, c, h, h.listen)
+	h.l = l
 	scope.DeferClose("listener", l.Close)
 	if err := c.SetState(ctx, ctrl.StateServing, ""); err != nil {
 		t.Fatal(err)

@@ -37,6 +37,8 @@ type Rail struct {
 	memory *verbs.Span // the process's lane memory on this rail
 	at     place       // used by resolve, then by the reader of the rail's events alone
 	health health
+
+	driver verbs.Driver
 }
 
 // Address is what a rail's port was when it was last read, and what was chosen of
@@ -151,7 +153,7 @@ func open(s deploy.Rail, drivers Drivers) (*Rail, error) {
 	if err != nil {
 		return nil, at.explain(err)
 	}
-	r := &Rail{Spec: s, Ctx: vc, at: at}
+	r := &Rail{Spec: s, Ctx: vc, at: at, driver: d}
 	if r.health.address, err = r.choose(nil); err != nil {
 		_ = vc.Close() // the first cause is what matters
 		return nil, err

@@ -107,6 +107,17 @@ func (a *Acceptor) Lanes() []*ServerLane {
 	return out
 }
 
+// Busy reports whether a lane serves a request or has an answer under way. Answers
+// whose completion was not asked for count as sent.
+func (a *Acceptor) Busy() bool {
+	for _, sl := range a.Lanes() {
+		if sl.busy() {
+			return true
+		}
+	}
+	return false
+}
+
 // Close closes every lane, ends the workers and waits for them.
 func (a *Acceptor) Close() error {
 	a.mu.Lock()

@@ -77,7 +77,10 @@ type Label struct {
 }
 
 func (l Label) String() string {
-	s := fmt.Sprintf("shard %d lane %d", l.Shard, l.Index)
+	s := fmt.Sprintf("shard %d", l.Shard)
+	if l.Index >= 0 {
+		s += fmt.Sprintf(" lane %d", l.Index)
+	}
 	if l.Rail != "" {
 		s += " rail " + l.Rail
 	}
@@ -92,6 +95,9 @@ type End struct {
 }
 
 func (e End) String() string {
+	if e.QPN == 0 {
+		return e.Name // QP 0 is the management's
+	}
 	s := fmt.Sprintf("qp 0x%06x", e.QPN)
 	if !e.GID.IsZero() {
 		s += " at " + e.GID.Addr().String()
@@ -121,7 +127,7 @@ func (e *Error) Error() string { return e.Op + ": " + e.Label.String() + ": " + 
 // himself.
 func (e *Error) Detail() string {
 	var b strings.Builder
-	if e.Local.QPN != 0 || e.Remote.QPN != 0 {
+	if e.Local != (End{}) && e.Remote != (End{}) {
 		fmt.Fprintf(&b, "%v to %v: ", e.Local, e.Remote)
 	}
 	if e.Err != nil {

@@ -180,16 +180,24 @@ func (l *Lane) Fail(cause *Error, rebuildable bool) {
 	// In ERR the QP takes no more from the peer.
 	_ = l.qp.Fail()
 	l.count.LanesDirty.Add(1)
-	l.wakeAll()
-	l.cfg.emit(Event{Name: EventLaneDirty, Label: l.label, Reason: string(cause.Layer), Err: cause})
+	// The keeper first: whoever wakes and calls again finds it at work.
 	if p := l.pool.Load(); p != nil {
 		p.laneDown(l)
 	}
+	l.cfg.emit(Event{Name: EventLaneDirty, Label: l.label, Reason: string(cause.Layer), Err: cause})
+	l.wakeAll()
 }
 
 // FailFrom retires the lane for a reason that its owner found.
 func (l *Lane) FailFrom(layer Layer, err error, rebuildable bool) {
 	l.Fail(l.errorf(layer, "lane", err), rebuildable)
+}
+
+// Generation is the one that this end published.
+func (l *Lane) Generation() uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gen
 }
 
 // QPN is the number of the lane's QP at this end.

@@ -53,7 +53,9 @@ func (l *Lane) FinishRebuild(qp *verbs.QP, generation uint32, peer Peer) error {
 	if err != nil {
 		return fail(err)
 	}
+	l.mu.Lock()
 	l.gen, l.peer = generation, peer
+	l.mu.Unlock()
 	l.seen.Store(0)
 	l.polled.Store(0)
 	for i := range l.slots {

@@ -136,6 +136,31 @@ func (sl *ServerLane) Fail(cause *Error) {
 	sl.cfg.emit(Event{Name: EventLaneDirty, Label: sl.label, Reason: string(cause.Layer), Err: cause})
 }
 
+// FailFrom retires the lane for a reason that its owner found.
+func (sl *ServerLane) FailFrom(layer Layer, err error) { sl.Fail(sl.errorf(layer, "lane", err)) }
+
+// QPN is the number of the lane's QP at this end.
+func (sl *ServerLane) QPN() uint32 { return sl.qp.QPN() }
+
+// Generation is the one that this end published.
+func (sl *ServerLane) Generation() uint32 { return sl.gen }
+
+// busy reports whether a request is being served or an answer is not yet sent and
+// acknowledged.
+func (sl *ServerLane) busy() bool {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.cause.Load() != nil {
+		return false // what it had is lost
+	}
+	for i := range sl.slots {
+		if sl.slots[i].running || sl.slots[i].queued {
+			return true
+		}
+	}
+	return sl.sq.count > 0
+}
+
 // Close ends the lane: handlers' contexts end, the QP is destroyed, running
 // handlers are waited for and what they answer is dropped. When it returns,
 // nothing touches the lane's memory. A handler must not call it.

@@ -1,0 +1,6 @@
+package lanes
+
+import "github.com/railstore/railstore/verbs/lane"
+
+// Counters of all lanes and pollers.
+func (c *Client) Counters() *lane.Counters { return c.cfg.Counters }
