@@ -1,0 +1,296 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/railstore/railstore/ctrl"
+	"github.com/railstore/railstore/cue/deploy"
+	"github.com/railstore/railstore/cue/load"
+	"github.com/railstore/railstore/pipeline"
+	"github.com/railstore/railstore/stages/launch"
+	"github.com/railstore/railstore/stages/object"
+	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/lane"
+	"github.com/railstore/railstore/verbs/soft"
+)
+
+// outage is a deployment of two shard processes and, in the test's own process, a
+// session that lives through what happens to them.
+type outage struct {
+	*sandboxed
+	ctx     context.Context
+	d       *deploy.Deployment
+	session *object.Session
+	want    []byte
+
+	mu     sync.Mutex
+	events []pipeline.Event
+}
+
+var outageKey = object.Key{Namespace: "test", Name: "x"}
+
+const outageRecipe = `package recipes
+
+import "github.com/railstore/railstore/schemas"
+
+schemas.#Deployment
+
+name: "outage"
+control: {port: %d, timeout: "5s"}
+hosts: [
+	{name: "s", rails: [{name: "a", device: "soft:127.0.4.1"%[2]s}, {name: "b", device: "soft:127.0.5.1"%[2]s}]},
+	{name: "c", rails: [{name: "a", device: "soft:127.0.4.2"}, {name: "b", device: "soft:127.0.5.2"}]},
+]
+shards: [{id: 0, host: "s"}, {id: 1, host: "s"}]
+health: {heartbeatInterval: "100ms", stale: "500ms", dead: "1500ms", clientLease: "3s", probeAfter: "200ms", probeInterval: "200ms"}
+reader: {cooldown: "100ms", ioTimeout: "10s"}
+objects: stripeBytes: "64KiB"
+rebuild: {enabled: true, sweep: "100ms", cooldown: "100ms"}
+`
+
+func newOutage(t *testing.T, rail string) *outage {
+	t.Helper()
+	o := &outage{sandboxed: newShell(t)}
+	leaks := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipe := filepath.Join(o.dir, "outage.cue")
+	if err := os.WriteFile(recipe, fmt.Appendf(nil, outageRecipe, port, rail), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.must("rs up --quiet outage.cue")
+	if o.d, _, err = load.Load(recipe, load.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	o.ctx = pipeline.WithSink(ctx, func(e pipeline.Event) {
+		o.mu.Lock()
+		o.events = append(o.events, e)
+		o.mu.Unlock()
+	})
+	o.session, err = object.OpenSession(o.ctx, object.SessionConfig{Deployment: o.d, Host: "c", Staging: 16 << 20,
+		Drivers: func(string, deploy.Rail) (verbs.Driver, error) { return soft.New(soft.Options{}), nil },
+		Control: launch.ControlAddress(o.d), Identity: launch.Identity(o.d), Options: ctrl.ClientOptions{Timeout: 5 * time.Second},
+		Limits: object.LimitsOf(o.d.Reader)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = o.session.Close(cctx) // the control plane may be gone
+	})
+	o.want = bytes.Repeat([]byte("0123456789abcdef"), 4<<20/16)
+	o.put()
+	return o
+}
+
+func (o *outage) put() {
+	o.t.Helper()
+	if err := os.WriteFile(filepath.Join(o.dir, "content"), o.want, 0o600); err != nil {
+		o.t.Fatal(err)
+	}
+	o.must("rs put --quiet --deployment outage test/x content")
+}
+
+// read reads the object over one rail or all and compares it. What is wrong in it
+// ends the test; that it cannot be read is the error.
+func (o *outage) read(rails ...string) error {
+	ctx, cancel := context.WithTimeout(o.ctx, 15*time.Second)
+	defer cancel()
+	buf, _, err := o.session.Read(ctx, outageKey, object.ReadOptions{Rails: rails})
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	if !bytes.Equal(buf.Bytes(), o.want) {
+		o.t.Fatal("other bytes came back than were stored")
+	}
+	return nil
+}
+
+// heals reads until that works again over each rail, and gives the time that it
+// took.
+func (o *outage) heals(most time.Duration) time.Duration {
+	o.t.Helper()
+	began := time.Now()
+	for _, rail := range []string{"a", "b"} {
+		var err error
+		for time.Since(began) < most {
+			if err = o.read(rail); err == nil {
+				break
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+		if err != nil {
+			o.t.Fatalf("rail %s is not back after %v: %v\nlanes %+v\nevents %s", rail, most, err, o.session.Lanes().Status(), o.told())
+		}
+	}
+	return time.Since(began)
+}
+
+func (o *outage) told() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var b strings.Builder
+	for _, e := range o.events {
+		if strings.HasPrefix(e.Event, "stage_") {
+			continue
+		}
+		text, _ := json.Marshal(e)
+		fmt.Fprintf(&b, "%s\n", text)
+	}
+	return b.String()
+}
+
+// pid of a shard, as rs status tells it.
+func (o *outage) pid(shard int) int {
+	o.t.Helper()
+	out, err := o.run("rs status --format json outage 2>/dev/null || true")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	var st struct {
+		Shards []struct{ ID, PID int }
+	}
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		o.t.Fatalf("%v\n%s", err, out)
+	}
+	for _, s := range st.Shards {
+		if s.ID == shard && s.PID > 0 {
+			return s.PID
+		}
+	}
+	o.t.Fatalf("no pid of shard %d in %s", shard, out)
+	return 0
+}
+
+func (o *outage) signal(pid int, sig syscall.Signal) {
+	o.t.Helper()
+	if err := syscall.Kill(pid, sig); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// A shard that is killed fails reads soon and by name; started again on its ports
+// within a second, it is met again by the session that was there before.
+func TestShardKilledAndRestarted(t *testing.T) {
+	o := newOutage(t, "")
+	if err := o.read(); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3 {
+		o.signal(o.pid(1), syscall.SIGKILL)
+		began := time.Now()
+		var err error
+		for err == nil && time.Since(began) < 10*time.Second {
+			err = o.read()
+		}
+		took := time.Since(began)
+		if err == nil || !strings.Contains(err.Error(), "shard 1") {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		var le *lane.Error
+		if errors.As(err, &le) && (le.Remote.Name != "shard/1" || !strings.HasPrefix(le.Local.Name, "client/")) {
+			t.Fatalf("round %d: both ends are not named: %+v", round, le)
+		}
+		o.must("rs up --quiet outage.cue")
+		t.Logf("round %d: the death was noticed after %v (%v), all is well %v after the restart", round, took.Round(time.Millisecond), err, o.heals(20*time.Second).Round(time.Millisecond))
+	}
+}
+
+// A shard that is stopped for less than its death takes is no other process: its
+// lanes are rebuilt. One that is stopped for longer is met as a new life.
+func TestShardStoppedAndContinued(t *testing.T) {
+	o := newOutage(t, "")
+	for _, c := range []struct {
+		pause time.Duration
+		event string
+	}{{800 * time.Millisecond, "lane_recovered"}, {2500 * time.Millisecond, "shard_rejoined"}} {
+		pid := o.pid(1)
+		o.signal(pid, syscall.SIGSTOP)
+		resume := time.AfterFunc(c.pause, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+		failed := 0
+		for began := time.Now(); time.Since(began) < c.pause; {
+			if o.read() != nil {
+				failed++
+			}
+			<-time.After(time.Millisecond)
+		}
+		resume.Stop()
+		o.signal(pid, syscall.SIGCONT)
+		took := o.heals(20 * time.Second)
+		if told := o.told(); !strings.Contains(told, `"event":"`+c.event+`"`) {
+			t.Fatalf("stopped for %v: no event %s:\n%s", c.pause, c.event, told)
+		}
+		t.Logf("stopped for %v: %d reads failed, all is well %v after it goes on", c.pause, failed, took.Round(time.Millisecond))
+	}
+}
+
+// The port of a shard's rail goes down and comes back; the script is the shard's.
+func TestPortDownAndUp(t *testing.T) {
+	for _, do := range []string{"port_down", "port_up_no_event"} {
+		t.Run(do, func(t *testing.T) {
+			o := newOutage(t, `, faults: [{do: "`+do+`", at: time: "2s", for: "1500ms"}]`)
+			began := time.Now()
+			failed := 0
+			for time.Since(began) < 4*time.Second {
+				if o.read() != nil {
+					failed++
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+			if failed == 0 {
+				t.Fatal("nothing failed while the ports were down")
+			}
+			t.Logf("%d reads failed, all is well %v later", failed, o.heals(20*time.Second).Round(time.Millisecond))
+		})
+	}
+}
+
+// Packets are lost, doubled and overtaken, in both directions; nothing fails and
+// nothing is wrong.
+func TestLossyRails(t *testing.T) {
+	o := newOutage(t, `, faults: [{do: "drop", rate: 0.02, seed: 1}, {do: "duplicate", rate: 0.02, seed: 2}, {do: "reorder", rate: 0.02, seed: 3}, {do: "corrupt_wire", rate: 0.01, seed: 4}]`)
+	for range 10 {
+		if err := o.read(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The process that holds the control plane is killed. Lanes to the other shard go
+// on without it, and all is well once it is back.
+func TestControlPlaneKilled(t *testing.T) {
+	o := newOutage(t, "")
+	o.signal(o.pid(0), syscall.SIGKILL)
+	// Any operation is answered, if only with a refusal.
+	for began := time.Now(); time.Since(began) < 3*time.Second; {
+		ctx, cancel := context.WithTimeout(o.ctx, 5*time.Second)
+		r, err := o.session.Lanes().Pool(1).Call(ctx, lane.Request{Op: 0xff01}, nil)
+		cancel()
+		if err != nil || r.Status != lane.StatusInvalid {
+			t.Fatalf("a call to the shard that lives: %v, %v", r, err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	o.must("rs up --quiet outage.cue")
+	t.Logf("all is well %v after the restart", o.heals(30*time.Second).Round(time.Millisecond))
+}
