@@ -72,6 +72,7 @@ var fenced = map[string][]string{
 	"github.com/urfave/cli":  {"bin/rs/cmd"},
 	"github.com/jedib0t":     {"bin/rs/cmd"},
 	"github.com/vbauerster":  {"bin/rs/cmd"},
+	"github.com/prometheus":  {"bin/rs/cmd"},
 	"go.etcd.io/bbolt":       {"ctrl"},
 	"github.com/vishvananda": {"verbs/fabric", "verbs/soft"},
 	"github.com/Mellanox":    {"verbs/fabric"},

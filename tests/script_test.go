@@ -80,9 +80,11 @@ func TestScripts(t *testing.T) {
 			"killpid":  cmdKillShard,
 			"waitfile": cmdWaitFile,
 			"waitgrow": cmdWaitGrow,
-			"listen":   cmdListen,
-			"copyport": cmdCopyPort,
-			"sysfs":    cmdSysfs,
+
+			"waitclient": cmdWaitClient,
+			"listen":     cmdListen,
+			"copyport":   cmdCopyPort,
+			"sysfs":      cmdSysfs,
 		},
 	})
 }
@@ -359,6 +361,20 @@ func cmdWaitGrow(ts *testscript.TestScript, neg bool, args []string) {
 		return sum >= want
 	}) {
 		ts.Fatalf("%s has %d bytes, want %d", args[0], sum, want)
+	}
+}
+
+// waitclient DEPLOYMENT: waits until a client can be asked for what it does.
+func cmdWaitClient(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitclient deployment")
+	}
+	pattern := filepath.Join(ts.Getenv("RS_STATE"), args[0], "run", "client-*.sock")
+	if !poll(20*time.Second, func() bool {
+		found, err := filepath.Glob(pattern)
+		return err == nil && len(found) > 0
+	}) {
+		ts.Fatalf("no client")
 	}
 }
 

@@ -40,6 +40,7 @@ type Session struct {
 	scope   *pipeline.Scope
 	control *ctrl.Client
 	client  *lanes.Client
+	name    string
 }
 
 // OpenSession runs the stages for a client: resolve, allocate, publish, connect.
@@ -64,6 +65,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 		_, _ = rand.Read(b[:]) // never fails
 		cfg.Name = fmt.Sprintf("%s-%d-%s", cfg.Host, os.Getpid(), hex.EncodeToString(b[:4]))
 	}
+	s.name = cfg.Name
 	if cfg.Staging == 0 {
 		cfg.Staging = d.Reader.MaxStaging
 	}
@@ -88,7 +90,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	if err := s.join(ctx, cfg, set); err != nil {
 		return nil, err
 	}
-	if s.client, err = lanes.Dial(ctx, s.scope, lanes.ClientInput{Set: set, Control: s.control, Config: lc}); err != nil {
+	if s.client, err = lanes.Dial(ctx, s.scope, lanes.ClientInput{Set: set, Control: s.control, Config: lc, Name: string(ctrl.ClientID(cfg.Name))}); err != nil {
 		return nil, err
 	}
 	if err := s.control.SetReport(s.client.Report); err != nil {
@@ -170,6 +172,12 @@ func (s *Session) join(ctx context.Context, cfg SessionConfig, set *rail.Set) er
 
 // Control is the session's membership of the control plane.
 func (s *Session) Control() *ctrl.Client { return s.control }
+
+// Lanes are the session's lanes to the shards.
+func (s *Session) Lanes() *lanes.Client { return s.client }
+
+// Name is the client's name; ctrl.ClientID of it is what the control plane knows.
+func (s *Session) Name() string { return s.name }
 
 // Close ends the session: lanes are closed, the shards are told, memory is given
 // back. Leased buffers must have been released. It is idempotent.

@@ -7,8 +7,13 @@
 // what came back. Drivers are handed to the stages from here (drivers.go), so
 // that no other package has to know which providers exist.
 //
-// Owns: flags, help, text and JSON output, exit codes, signals.
+// A process with rails, a shard or a client such as read, shows its lanes, faults and
+// metrics on an admin socket (observe.go, collector.go, devices.go); the commands
+// status, fault and metrics ask there (asked.go).
+//
+// Owns: flags, help, text and JSON output, exit codes, signals, metrics.
 // Imports: everything below it.
 // Goroutines: one per run waits for signals, those of up and logs follow files,
-// one tells who waits for what; the function that starts one waits for it. Locks: lineWriter.mu.
+// one tells who waits for what; the function that starts one waits for it. Locks: lineWriter.mu,
+// devices.mu, eventCounts.mu, none of them with another.
 package cmd

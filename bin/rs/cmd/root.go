@@ -77,6 +77,8 @@ Examples:
 			a.statusCommand(),
 			a.eventsCommand(),
 			a.logsCommand(),
+			a.metricsCommand(),
+			a.faultCommand(),
 			a.downCommand(),
 			a.putCommand(),
 			a.readCommand(),

@@ -70,7 +70,12 @@ func (a *app) serve(ctx context.Context, c *cli.Command) (err error) {
 		return err
 	}
 	defer func() { _ = events.Close() }()
-	err = runShard(pipeline.WithSink(ctx, events.Emit), shardRun{folder: f, deployment: r.Deployment, shard: shard})
+	counts := new(eventCounts)
+	sink := func(e pipeline.Event) {
+		counts.take(e)
+		events.Emit(e)
+	}
+	err = runShard(pipeline.WithSink(ctx, sink), shardRun{folder: f, deployment: r.Deployment, shard: shard, events: counts})
 	if err == nil || errors.Is(err, errInterrupted) && errors.Is(context.Cause(ctx), errInterrupted) {
 		return nil // asked to end, and ended
 	}

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -37,7 +38,11 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	ctx = pipeline.WithSink(ctx, func(e pipeline.Event) { clientEvent(log, e) })
+	counts, devs := new(eventCounts), new(devices)
+	ctx = pipeline.WithSink(ctx, func(e pipeline.Event) {
+		counts.take(e)
+		clientEvent(log, e)
+	})
 	d := r.Deployment
 	host := c.String(flagHost)
 	if host != "" {
@@ -51,7 +56,7 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 	defer cancel()
 	stop := a.whenSlow(func() { a.progress("waiting for the shards of %s, for at most %v", d.Name, timeout) })
 	s, err = object.OpenSession(octx, object.SessionConfig{
-		Deployment: d, Host: host, Rails: rails, Drivers: drivers,
+		Deployment: d, Host: host, Rails: rails, Drivers: devs.open,
 		Control: launch.ControlAddress(d), Identity: launch.Identity(d),
 		Options: ctrl.ClientOptions{TLS: launch.TLS(d), Timeout: d.Control.Timeout.D()},
 		Limits:  object.LimitsOf(d.Reader),
@@ -61,11 +66,18 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 		_ = log.Close()
 		return nil, nil, nil, err
 	}
+	scope := pipeline.NewScope()
+	o := observed{deployment: d, set: s.Lanes().Set, control: s.Control(), counters: s.Lanes().Counters(), lanes: s.Lanes().Status, devices: devs, events: counts,
+		process: launch.Process{ID: string(ctrl.ClientID(s.Name())), Shard: -1, Host: s.Lanes().Set.Host, Command: c.Name}}
+	if err := o.observe(ctx, scope, f); err != nil {
+		// A client that cannot be looked at works all the same.
+		log.Emit(pipeline.Event{Event: "admin_failed", Reason: err.Error(), Fields: map[string]any{"client_pid": os.Getpid()}})
+	}
 	return ctx, s, func() error {
 		defer func() { _ = log.Close() }()
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
-		return s.Close(cctx)
+		return errors.Join(scope.Close(cctx), s.Close(cctx))
 	}, nil
 }
 

@@ -24,6 +24,7 @@ type shardRun struct {
 	folder     launch.Folder
 	deployment *deploy.Deployment
 	shard      int
+	events     *eventCounts
 }
 
 // runShard brings one shard up, serves until ctx ends or the control plane stops
@@ -51,7 +52,8 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	if err != nil {
 		return err
 	}
-	set, err := bringUpRails(ctx, scope, d, sh.Host, sh.Rails, lanes.ServerDemand(d, cfg))
+	devs := new(devices)
+	set, err := bringUpRails(ctx, scope, d, sh.Host, sh.Rails, devs.open, lanes.ServerDemand(d, cfg))
 	if err != nil {
 		return pipeline.Wrap(err, pipeline.LayerResource, "serve", at)
 	}
@@ -67,6 +69,11 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	}
 	server := lanes.Serve(ctx, scope, lanes.ServerInput{Set: set, Control: client, Shard: r.shard, Config: cfg, Handler: router, Workers: d.Server.StorageWorkers})
 	if err := client.SetReport(server.Report); err != nil {
+		return err
+	}
+	o := observed{deployment: d, set: set, control: client, counters: cfg.Counters, lanes: server.Status, devices: devs, events: r.events,
+		process: launch.Process{ID: string(ctrl.ShardID(r.shard)), Shard: r.shard, Host: sh.Host, Command: "serve"}}
+	if err := o.observe(ctx, scope, r.folder); err != nil {
 		return err
 	}
 	scope.DeferClose("janitor", object.StartJanitor(ctx, store, client, sweepEvery).Close)
@@ -88,11 +95,16 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	defer cancel()
 	// Clients hear of it where they can; that they cannot does not keep the shard.
 	_ = client.SetState(dctx, ctrl.StateDraining, reason)
+	wctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.Server.ShutdownTimeout.D()/2)
+	defer cancel()
+	if err := server.Drain(wctx); err != nil {
+		pipeline.Emit(ctx, pipeline.Event{Event: "drain_incomplete", Reason: err.Error()})
+	}
 	return nil
 }
 
 // bringUpRails runs the first two stages with the recipe's deadlines.
-func bringUpRails(ctx context.Context, scope *pipeline.Scope, d *deploy.Deployment, host string, names []string, demand rail.Demand) (*rail.Set, error) {
+func bringUpRails(ctx context.Context, scope *pipeline.Scope, d *deploy.Deployment, host string, names []string, drivers rail.Drivers, demand rail.Demand) (*rail.Set, error) {
 	resolve, allocate := rail.Resolve, rail.Allocate
 	resolve.Deadline, allocate.Deadline = d.Pipeline.Resolve.Deadline.D(), d.Pipeline.Allocate.Deadline.D()
 	rails, err := pipeline.Run(ctx, scope, resolve, rail.ResolveInput{Deployment: d, Host: host, Rails: names, Drivers: drivers})

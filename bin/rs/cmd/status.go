@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,34 +18,82 @@ func (a *app) statusCommand() *cli.Command {
 		Usage:     "shards, their rails and lanes, and clients",
 		ArgsUsage: "[NAME]",
 		Description: `The exit code is 0 when every shard serves and 3 when not, or when nothing
-runs. The provider of a rail is the one that is in use.
+runs. The provider of a rail is the one that is in use. Lanes that are not active
+have their reasons below the tables. --lanes asks every process and shows each
+lane of each, --watch shows all of it every second until interrupted.
 
 Examples:
    rs status
    rs status two-rail
+   rs status --lanes
    rs status --format json`,
-		Flags:  []cli.Flag{deploymentFlag()},
+		Flags: []cli.Flag{
+			deploymentFlag(),
+			&cli.BoolFlag{Name: "lanes", Usage: "a row for each lane"},
+			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "again every second, until interrupted"},
+		},
 		Action: a.status,
 	}
 }
+
+// watchEvery is how often --watch looks.
+const watchEvery = time.Second
 
 func (a *app) status(ctx context.Context, c *cli.Command) error {
 	f, err := a.named(c)
 	if err != nil {
 		return err
 	}
-	st, err := f.Status(ctx, launch.AskControl)
-	if err != nil {
-		return err
+	st, err := a.showStatus(ctx, c, f)
+	if err != nil || !c.Bool("watch") {
+		return errors.Join(err, serving(st))
 	}
-	if a.json {
-		if err := a.printJSON(st); err != nil {
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return reported{context.Cause(ctx)} // watching ends so
+		case <-t.C:
+		}
+		if _, err := a.showStatus(ctx, c, f); err != nil {
+			if ctx.Err() != nil {
+				return reported{context.Cause(ctx)}
+			}
 			return err
 		}
-	} else {
-		a.printStatus(st)
 	}
-	return launch.Serving(st)
+}
+
+func serving(st *statusResult) error {
+	if st == nil {
+		return nil
+	}
+	return launch.Serving(st.Status)
+}
+
+// showStatus looks once.
+func (a *app) showStatus(ctx context.Context, c *cli.Command, f launch.Folder) (*statusResult, error) {
+	st, err := f.Status(ctx, launch.AskControl)
+	if err != nil {
+		return nil, err
+	}
+	res := &statusResult{Status: st, Reasons: []laneReason{}}
+	if err := res.lookAtLanes(ctx, f, c.Bool("lanes")); err != nil {
+		return nil, err
+	}
+	if a.json {
+		return res, a.printJSON(res)
+	}
+	if c.Bool("watch") && a.outTTY && !a.plain() {
+		a.printf("\x1b[H\x1b[2J") // top left, and clear
+	}
+	a.printStatus(st)
+	a.printLanes(res)
+	if c.Bool("watch") {
+		a.printf("\n")
+	}
+	return res, nil
 }
 
 // named is the deployment that a positional NAME or --deployment tells.
