@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -113,6 +114,19 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("no_equal_tail", func(t *testing.T) {
 		verbstest.Run(t, openPair(Options{NoEqualTail: true, ActiveMTU: 1024}, "127.0.0.1", "127.0.0.2"))
+	})
+	t.Run("faults", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("short")
+		}
+		seed := verbstest.Seed(t).Uint64() >> 1
+		verbstest.Run(t, openPair(Options{Faults: []Fault{
+			{Do: "duplicate", Rate: 0.05, Seed: seed},
+			{Do: "reorder", Rate: 0.02, Seed: seed},
+			{Do: "corrupt_wire", Rate: 0.01, Seed: seed, Match: FaultMatch{Opcode: "write"}},
+			{Do: "late_write", Rate: 0.01, Seed: seed, By: time.Millisecond},
+			{Do: "bandwidth", BitsPerSecond: 20e9},
+		}}, "127.0.0.1", "127.0.0.2"))
 	})
 	t.Run("loss", func(t *testing.T) {
 		if testing.Short() {
