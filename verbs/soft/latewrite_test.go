@@ -2,6 +2,7 @@ package soft
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 	"time"
 
@@ -84,6 +85,49 @@ func TestFaultLateVisibility(t *testing.T) {
 		ask()
 		if !bytes.Equal(there(), payload) {
 			t.Errorf("%s: the payload is not there", name)
+		}
+	}
+}
+
+// TestFaultLateWrite: what was written comes long after its sender was told that it
+// failed. It lands while the receiver has the QP, and finds none once it was replaced.
+func TestFaultLateWrite(t *testing.T) {
+	const by = 300 * time.Millisecond // longer than all tries of the sender
+	for _, dir := range []string{"in", "out"} {
+		for _, replaced := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/replaced=%v", dir, replaced), func(t *testing.T) {
+				p := faulty(t, impatient(), nil, nil)
+				at := p.B
+				if dir == "out" {
+					at = p.A
+				}
+				id := add(t, at, Fault{Do: "late_write", By: by, For: by / 2, Match: FaultMatch{Direction: dir}})
+				verbs.StoreWord(p.A.Bytes(), 7)
+				p.A.Write(1, 0, 8, p.B, 0, verbs.Signaled)
+				p.A.Bad(1, verbs.WCRetryExceeded)
+				if err := p.A.QP.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if verbs.LoadWord(p.B.Bytes()) != 0 {
+					t.Fatal("the WRITE was not late")
+				}
+				if replaced {
+					if err := p.B.QP.Close(); err != nil {
+						t.Fatal(err)
+					}
+					a, b := linkPair(t, p, p.A.CQ)
+					defer func() { _, _ = a.Close(), b.Close() }()
+				}
+				hits := fault(t, at, id).Hits
+				if !replaced {
+					p.B.Until("the late WRITE", func() bool { return verbs.LoadWord(p.B.Bytes()) == 7 })
+					return
+				}
+				p.B.Until("the late packets", func() bool { return deviceOf(p.B.Ctx).count().UnknownQP >= hits })
+				if w := verbs.LoadWord(p.B.Bytes()); w != 0 || hits == 0 {
+					t.Errorf("%d packets were late, and the word is %d", hits, w)
+				}
+			})
 		}
 	}
 }
