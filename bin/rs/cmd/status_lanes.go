@@ -67,9 +67,7 @@ func (r *statusResult) lookAtLanes(ctx context.Context, f launch.Folder, rows bo
 			r.Reasons = append(r.Reasons, laneReason{Process: p.ID, State: stateUnknown, Reason: "the process does not answer"})
 			continue
 		}
-		if blind {
-			r.tell(p, *lists[i])
-		}
+		r.tell(p, *lists[i], blind)
 		r.Reasons = append(r.Reasons, reasonsOf(p.ID, *lists[i])...)
 		if rows {
 			for _, l := range *lists[i] {
@@ -89,9 +87,10 @@ func values[K comparable, V any](m map[K]V) (out []V) {
 
 func notActive(n ctrl.LaneCounts) bool { return n.Dirty+n.Rebuilding+n.Dead > 0 }
 
-// tell puts in what the control plane cannot tell when it does not answer: the
-// counts of lanes, and that a client is there.
-func (r *statusResult) tell(p launch.AdminPeer, list []lanes.LaneStatus) {
+// tell puts in what the process knows better than the control plane: the counts of
+// its lanes as they are now, and, when the control plane does not answer, that a
+// client is there.
+func (r *statusResult) tell(p launch.AdminPeer, list []lanes.LaneStatus, blind bool) {
 	var n ctrl.LaneCounts
 	for _, l := range list {
 		switch l.State {
@@ -105,7 +104,13 @@ func (r *statusResult) tell(p launch.AdminPeer, list []lanes.LaneStatus) {
 			n.Dead++
 		}
 	}
-	if p.Shard < 0 {
+	for i := range r.Clients {
+		if string(r.Clients[i].ID) == p.ID {
+			r.Clients[i].Lanes = n
+			return
+		}
+	}
+	if p.Shard < 0 && blind {
 		r.Clients = append(r.Clients, ctrl.ClientStatus{ID: ctrl.NodeID(p.ID), Host: p.Host, PID: p.PID, Lanes: n, Rails: []ctrl.RailInfo{},
 			Reason: "the control plane does not answer; the process does"})
 		return
