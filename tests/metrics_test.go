@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -120,6 +121,19 @@ func TestMetrics(t *testing.T) {
 		default:
 			t.Errorf("%s is a %v", name, f.GetType())
 		}
+	}
+	var list []*dto.MetricFamily
+	for name, f := range before {
+		if strings.HasPrefix(name, "railstore_") {
+			list = append(list, f)
+		}
+	}
+	problems, err := promlint.NewWithMetricFamilies(list).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 	if v := value(before, "railstore_rail_info", "provider", "soft"); v != 2 {
 		t.Errorf("%v soft rails", v)
