@@ -200,6 +200,7 @@ func memberCall[R any](ctx context.Context, s *membership, op string, w pipeline
 	for {
 		m, joins := s.me()
 		reply, err := call(ctx, s.c, op, w, func(ctx context.Context) (R, error) { return f(ctx, m) })
+		err = s.outlived(ctx, m, err)
 		if err == nil || !errors.Is(err, ErrLeaseLost) {
 			return reply, s.note(err)
 		}
@@ -210,6 +211,25 @@ func memberCall[R any](ctx context.Context, s *membership, op string, w pipeline
 			return reply, s.c.fail(op, w, err)
 		}
 	}
+}
+
+// outlived turns the error of a call of this node's own earlier life, which by now
+// has been replaced by its next one, into a lost lease. That of a life which another
+// process took is as it was.
+func (s *membership) outlived(ctx context.Context, m *pb.Member, err error) error {
+	var replaced *ReplacedError
+	if !errors.As(err, &replaced) {
+		return err
+	}
+	// The control plane may know the next life before this end does.
+	if e := s.lockJoin(ctx); e != nil {
+		return errors.Join(ErrLeaseLost, e)
+	}
+	s.unlockJoin()
+	if now, _ := s.me(); now.Incarnation != m.Incarnation {
+		return fmt.Errorf("%w: it was joined again meanwhile", ErrLeaseLost)
+	}
+	return err
 }
 
 // note ends the membership when an error says that it cannot go on.
@@ -463,7 +483,7 @@ func (s *membership) heartbeat(timeout time.Duration) (joins uint64, err error) 
 	}
 	_, err = s.c.ctl.Heartbeat(ctx, q)
 	if err != nil {
-		err = s.note(fromStatus(err))
+		err = s.note(s.outlived(ctx, m, fromStatus(err)))
 	}
 	return joins, err
 }

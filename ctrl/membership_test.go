@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/railstore/railstore/ctrl/internal/pb"
 	"github.com/railstore/railstore/pipeline"
 )
 
@@ -446,5 +447,46 @@ func TestReports(t *testing.T) {
 	active(0)
 	if !told.has("report_refused") {
 		t.Errorf("told %v", told.seen)
+	}
+}
+
+// TestCallOfAnEarlierLife: a call is on its way while another goroutine joins again
+// with a new incarnation. That one has replaced the caller's, which is no reason to
+// end the membership.
+func TestCallOfAnEarlierLife(t *testing.T) {
+	s := startServer(t, ServerConfig{Timing: quick})
+	ctx := testContext(t)
+	c := join(t, s.Addr(), "shard/0")
+	m, err := c.member()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := true
+	_, err = memberCall(ctx, m, "set_state", pipeline.Nowhere, func(ctx context.Context, who *pb.Member) (*pb.SetStateReply, error) {
+		if first {
+			first = false
+			if err := s.change(func(now time.Time) ([]Notice, error) {
+				return s.reg.Leave(now, "shard/0", who.GetIncarnation(), "as when the lease ends")
+			}); err != nil {
+				t.Error(err)
+			}
+			if err := m.lockJoin(ctx); err != nil {
+				t.Error(err)
+			}
+			if err := m.joinAgain(ctx, true); err != nil {
+				t.Error(err)
+			}
+			m.unlockJoin()
+		}
+		return c.ctl.SetState(ctx, &pb.SetStateRequest{Identity: c.identity(), Member: who, State: pb.State(StateServing)})
+	})
+	if !errors.Is(err, ErrLeaseLost) {
+		t.Fatalf("err = %v", err)
+	}
+	if err := c.SetState(ctx, StateServing, ""); err != nil {
+		t.Fatalf("the next life: %v", err)
+	}
+	if err := m.ended(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -183,7 +183,7 @@ func (s *membership) runWatch() {
 		if synced {
 			r.delay = backoffFirst
 		}
-		if errors.Is(s.note(err), ErrLeaseLost) {
+		if err = s.outlived(s.ctx, m, err); errors.Is(s.note(err), ErrLeaseLost) {
 			ctx, cancel := context.WithTimeout(s.ctx, s.c.opts.Timeout)
 			err = s.rejoin(ctx, joins)
 			cancel()

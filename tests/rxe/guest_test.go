@@ -35,6 +35,8 @@ var binaries = []testBinary{
 	{"lane", "verbs/lane", "RS_TEST_IBV=rxe0,rxe2", "^(TestBulk|TestCallEchoes|TestTickets|TestRequestsNeverMix|TestHandlerPanics|TestCloseWhileBusy)$"},
 	{"inside", "tests/rxe", "", "^TestInside"},
 	{"far", "tests/rxe", inNamespaceFar, "^TestFar"},
+	{"outage", "tests", "RS_TEST_IBV_RAILS=rxe0,rxe1,rxe2,rxe3 RS_TEST_NETDEV=rb0 RS_TEST_NETDEV_MEND='bash /tmp/job/mend.sh'",
+		"^(TestShardKilledAndRestarted|TestShardStoppedAndContinued|TestControlPlaneKilled|TestWire)$"},
 }
 
 // TestGuest runs every test that needs RDMA devices in one boot of the guest and

@@ -23,6 +23,9 @@ import (
 //go:embed guest/topology.sh
 var topologyScript []byte
 
+//go:embed guest/mend.sh
+var mendScript []byte
+
 // guestLimit ends a guest that hangs. A whole run stays well below it.
 const guestLimit = 8 * time.Minute
 
@@ -56,8 +59,10 @@ func newJob(t *testing.T) *job {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.WriteFile(filepath.Join(dir, "topology.sh"), topologyScript, 0o644); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string][]byte{"topology.sh": topologyScript, "mend.sh": mendScript} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return &job{dir: dir}
 }
