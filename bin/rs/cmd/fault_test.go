@@ -75,14 +75,24 @@ func TestParseFaultSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func FuzzParseFault(f *testing.F) {
+// What the words become is JSON, which is CUE, and nothing of it gets out of the
+// fault.
+func FuzzFaultObject(f *testing.F) {
 	f.Add("do=drop rate=0.1")
 	f.Add("do=delay by=1ms at.bytes=1MiB")
-	f.Add("do=\"}]\\ x.y=\x00")
+	f.Add("do=\"}]\\ x.y=\x00 z=1e999 q=0x1p-2 n=NaN i=Inf")
 	f.Fuzz(func(t *testing.T, words string) {
-		fault, err := parseFault("add", strings.Fields(words))
-		if err == nil && fault.Do == "" {
-			t.Error("a fault that does nothing")
+		fields, err := faultObject("add", strings.Fields(words))
+		if err != nil {
+			return
+		}
+		b, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		var back map[string]any
+		if err := json.Unmarshal(b, &back); err != nil || len(back) != len(fields) {
+			t.Errorf("%q became %s: %v", words, b, err)
 		}
 	})
 }

@@ -23,24 +23,23 @@ var faultFieldRE = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,40}(\.[A-Za-z][A-
 // faultPath is where the fault stands in the recipe that is made of it.
 const faultPath = "hosts[0].rails[0].faults[0]"
 
-// parseFault reads the words of a fault.
-func parseFault(command string, words []string) (deploy.Fault, error) {
-	var none deploy.Fault
+// faultObject makes the fault of its words, whatever they say.
+func faultObject(command string, words []string) (map[string]any, error) {
 	fields := map[string]any{}
 	for _, w := range words {
 		name, value, ok := strings.Cut(w, "=")
 		if !ok || !faultFieldRE.MatchString(name) {
-			return none, usagef("%s: %q: want FIELD=VALUE, such as do=drop or rate=0.1", command, w)
+			return nil, usagef("%s: %q: want FIELD=VALUE, such as do=drop or rate=0.1", command, w)
 		}
 		if value == "" {
-			return none, usagef("%s: %s: is empty", command, name)
+			return nil, usagef("%s: %s: is empty", command, name)
 		}
 		to := fields
 		if outer, inner, nested := strings.Cut(name, "."); nested {
 			sub, ok := fields[outer].(map[string]any)
 			if !ok {
 				if _, taken := fields[outer]; taken {
-					return none, usagef("%s: %s: has a value already", command, outer)
+					return nil, usagef("%s: %s: has a value already", command, outer)
 				}
 				sub = map[string]any{}
 				fields[outer] = sub
@@ -48,9 +47,19 @@ func parseFault(command string, words []string) (deploy.Fault, error) {
 			to, name = sub, inner
 		}
 		if _, twice := to[name]; twice {
-			return none, usagef("%s: %s: is given twice", command, name)
+			return nil, usagef("%s: %s: is given twice", command, name)
 		}
 		to[name] = cueValue(value)
+	}
+	return fields, nil
+}
+
+// parseFault reads the words of a fault.
+func parseFault(command string, words []string) (deploy.Fault, error) {
+	var none deploy.Fault
+	fields, err := faultObject(command, words)
+	if err != nil {
+		return none, err
 	}
 	fault, err := json.Marshal(fields)
 	if err != nil {

@@ -31,7 +31,7 @@ type observed struct {
 }
 
 // observe opens the process's admin socket, and the address for scraping that the
-// recipe gives a shard. The scope closes them.
+// recipe gives a shard. The scope closes them. The error is about the address.
 func (o *observed) observe(ctx context.Context, scope *pipeline.Scope, f launch.Folder) error {
 	o.process.PID, o.process.Started, o.process.Version = os.Getpid(), time.Now().UTC(), buildInfo().Version
 	metrics := o.metricsHandler()
@@ -41,9 +41,12 @@ func (o *observed) observe(ctx context.Context, scope *pipeline.Scope, f launch.
 		Metrics: metrics,
 	})
 	if err != nil {
-		return err
+		// A process that cannot be looked at, as on a file system without sockets,
+		// works all the same.
+		pipeline.Emit(ctx, pipeline.Event{Event: "admin_failed", Reason: err.Error()})
+	} else {
+		scope.DeferClose("admin socket", s.Close)
 	}
-	scope.DeferClose("admin socket", s.Close)
 	sh, ok := o.deployment.Shard(o.process.Shard)
 	if !ok || sh.Metrics.Port == 0 {
 		return nil

@@ -69,9 +69,10 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 	scope := pipeline.NewScope()
 	o := observed{deployment: d, set: s.Lanes().Set, control: s.Control(), counters: s.Lanes().Counters(), lanes: s.Lanes().Status, devices: devs, events: counts,
 		process: launch.Process{ID: string(ctrl.ClientID(s.Name())), Shard: -1, Host: s.Lanes().Set.Host, Command: c.Name}}
-	if err := o.observe(ctx, scope, f); err != nil {
-		// A client that cannot be looked at works all the same.
-		log.Emit(pipeline.Event{Event: "admin_failed", Reason: err.Error(), Fields: map[string]any{"client_pid": os.Getpid()}})
+	if err := o.observe(ctx, scope, f); err != nil { // a client has no address that could be taken
+		_ = s.Close(ctx)
+		_ = log.Close()
+		return nil, nil, nil, err
 	}
 	return ctx, s, func() error {
 		defer func() { _ = log.Close() }()
