@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/soft/internal/wire"
 	"github.com/railstore/railstore/verbs/verbstest"
 )
 
@@ -63,22 +64,40 @@ func TestFaultScript(t *testing.T) {
 
 // TestFaultSeed: the same packets have the same fate under the same seed.
 func TestFaultSeed(t *testing.T) {
-	fate := func(seed uint64) (out []int) {
-		p := faulty(t, verbstest.Fixture{}, []Fault{{Do: "duplicate", Rate: 0.3, Seed: seed, Match: FaultMatch{Opcode: "write", Direction: "out"}}}, nil)
-		last := uint64(0)
-		for i := range 100 {
-			p.A.Write(1, 0, 8, p.B, 0, verbs.Signaled)
-			p.A.OK(1)
-			if h := fault(t, p.A, 1).Hits; h != last {
-				out, last = append(out, i), h
+	fate := func(seed uint64) (out []verdict) {
+		p := faulty(t, verbstest.Fixture{}, []Fault{
+			{Do: "duplicate", Rate: 0.3, Seed: seed, Match: FaultMatch{Opcode: "write", Peer: "10.0.0.1"}},
+			{Do: "corrupt", Rate: 0.3, Seed: seed, Match: FaultMatch{Peer: "10.0.0.1"}},
+			{Do: "reorder", Rate: 0.1, Seed: seed, Match: FaultMatch{Peer: "10.0.0.1"}},
+		}, nil)
+		for i := range 300 {
+			k := passing{dir: outward, op: wire.WriteOnly, peer: netip.MustParseAddrPort("10.0.0.1:4791"), size: 100, payload: 50}
+			if i%7 == 0 {
+				k.op = wire.SendOnly
 			}
+			out = append(out, deviceOf(p.A.Ctx).player.judge(k))
 		}
 		return out
 	}
 	seed := verbstest.Seed(t).Uint64()
 	a, b, c := fate(seed), fate(seed), fate(seed+1)
-	if !slices.Equal(a, b) || slices.Equal(a, c) || len(a) < 10 || len(a) > 60 {
+	if !slices.Equal(a, b) || slices.Equal(a, c) {
 		t.Errorf("seed %d: %v and %v, the next one: %v", seed, a, b, c)
+	}
+	twice, spoilt := 0, 0
+	for i, v := range a {
+		if v.twice {
+			twice++
+			if i%7 == 0 {
+				t.Errorf("packet %d is no WRITE, and is doubled", i)
+			}
+		}
+		if v.corrupt {
+			spoilt++
+		}
+	}
+	if twice < 40 || twice > 120 || spoilt < 50 || spoilt > 140 {
+		t.Errorf("seed %d: of 300 packets %d are doubled, %d corrupt", seed, twice, spoilt)
 	}
 }
 
@@ -163,7 +182,10 @@ func TestFaultsChurn(t *testing.T) {
 	for _, s := range []*verbstest.Side{p.A, p.B} {
 		d, fr := driverOf(s), rand.New(rand.NewPCG(r.Uint64(), 1))
 		wg.Go(func() {
+			pace := time.NewTicker(500 * time.Microsecond)
+			defer pace.Stop()
 			for !stop.Load() {
+				<-pace.C
 				f := kinds[fr.IntN(len(kinds))]
 				f.At.Packets = 0
 				if fr.IntN(3) == 0 && f.At.Time == 0 {
