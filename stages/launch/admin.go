@@ -19,8 +19,9 @@ import (
 // answer, and must not hold up those that ask all.
 const adminAsk = 2 * time.Second
 
-// adminAnswer is the longest answer that is taken.
-const adminAnswer = 16 << 20
+// adminAnswer is the longest answer that is taken: some hundred bytes for each of
+// the most lanes that a shard may have.
+const adminAnswer = 64 << 20
 
 // AdminPeer is a process of the deployment that listens on an admin socket. With
 // Err it did not say who it is; then Process has only what its socket tells.

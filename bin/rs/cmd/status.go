@@ -151,9 +151,19 @@ func (a *app) printStatus(st *ctrl.Status) {
 	}
 	t = newTable("CLIENT", "PID", "STATE", "LANES")
 	for _, c := range st.Clients {
-		t.row(c.ID, c.PID, a.paintState(c.State.String()), laneCell(c.Lanes))
+		t.row(c.ID, c.PID, a.paintState(clientState(c.State)), laneCell(c.Lanes))
 	}
 	a.printf("\n%s", t)
+}
+
+// clientState is a client's state in words of its own: it joins, and is connected
+// from then on.
+func clientState(s ctrl.State) string {
+	switch s {
+	case ctrl.StateStarting, ctrl.StateServing:
+		return "active"
+	}
+	return s.String()
 }
 
 // railUp is the state of a rail that carries traffic.
