@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -74,7 +75,9 @@ var badUnitRE = regexp.MustCompile(`_(ns|us|ms|nanoseconds|microseconds|millisec
 // Gauges whose names say what is counted, and those that are names alone.
 var gaugeRE = regexp.MustCompile(`^railstore_(lanes|lane_calls_pending|lane_calls_pending_peak|process_info|process_start_time_seconds|rail_info|rail_up|rail_weight|rail_faults|control_last_heartbeat_timestamp_seconds)$`)
 
-func TestMetrics(t *testing.T) {
+// scraped is a sandbox in which shard 0 of two-rail listens for scrapes at a port.
+func scraped(t *testing.T) (*sandboxed, int) {
+	t.Helper()
 	s := newShell(t)
 	port, err := freePort()
 	if err != nil {
@@ -92,6 +95,29 @@ func TestMetrics(t *testing.T) {
 	if err := os.WriteFile(recipe, []byte(listening), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return s, port
+}
+
+func TestMetricsPortTaken(t *testing.T) {
+	s, port := scraped(t)
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	out, err := s.run("rs up --quiet recipes/two-rail.cue")
+	if err == nil {
+		t.Fatal("a shard serves without the port that its recipe gives it")
+	}
+	for _, want := range []string{fmt.Sprintf("metrics: shard 0: 127.0.0.1:%d: ", port), "EADDRINUSE(98)", "hint: another process listens there"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	s, port := scraped(t)
 	s.must("rs up --quiet recipes/two-rail.cue")
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	before := scrape(t, address)
