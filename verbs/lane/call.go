@@ -289,9 +289,8 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 				continue
 			}
 		}
-		if ask.rings(waited) && l.cfg.Waiting != nil {
-			l.count.Probes.Add(1)
-			l.cfg.Waiting(l.label)
+		if ask.rings(waited) {
+			l.ask()
 		}
 		s.timer.Reset(min(l.cfg.WaitTimeout, touch.at, harvest.at, ask.at) - waited)
 		select {
@@ -302,6 +301,14 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 			return ctx.Err()
 		}
 		s.timer.Stop()
+	}
+}
+
+// ask wants the peer's health known.
+func (l *Lane) ask() {
+	if l.cfg.Waiting != nil {
+		l.count.Probes.Add(1)
+		l.cfg.Waiting(l.label)
 	}
 }
 
@@ -370,7 +377,7 @@ func (l *Lane) accept(s *slot) error {
 }
 
 func (l *Lane) settle(s *slot, err error) error {
-	for start := time.Now(); time.Since(start) < l.cfg.Settle; {
+	for start := time.Now(); time.Since(start) < l.cfg.Settle && l.State() == Active; {
 		l.poller.help()
 		runtime.Gosched()
 		if err = l.check(s); err == nil {

@@ -17,8 +17,9 @@ type conn struct {
 	id     uint32 // at the poller
 	idGen  uint32
 
+	names         sync.Mutex // a leaf; what follows, and changes of qp
 	local, remote End
-	gid           sync.Once // local.GID was looked up
+	gid           bool // local.GID was looked up
 
 	mu        sync.Mutex // posting, and what follows
 	qp        *verbs.QP
@@ -34,19 +35,28 @@ type conn struct {
 }
 
 func (c *conn) init(p *Poller, qp *verbs.QP, l Label, cfg *Config, cap verbs.QPCap) error {
+	c.poller, c.label, c.notify, c.count = p, l, cfg.Notify, cfg.Counters
+	c.wrs = make([]verbs.SendWR, 0, cap.MaxSendWR)
+	c.sges = make([]verbs.SGE, 0, cap.MaxSendWR*cap.MaxSendSGE)
+	c.recvs = make([]verbs.RecvWR, cap.MaxRecvWR)
+	return c.use(qp, cap)
+}
+
+// use is the part of init for one QP. The rest stays as long as the lane, and is
+// read without a lock.
+func (c *conn) use(qp *verbs.QP, cap verbs.QPCap) error {
 	have := qp.Cap()
 	if have.MaxSendWR < cap.MaxSendWR || have.MaxRecvWR < cap.MaxRecvWR || have.MaxSendSGE < cap.MaxSendSGE {
 		return fmt.Errorf("the QP was made with %+v, the lane needs %+v", have, cap)
 	}
-	if qp.SendCQ() != p.cq || qp.RecvCQ() != p.cq {
+	if qp.SendCQ() != c.poller.cq || qp.RecvCQ() != c.poller.cq {
 		return fmt.Errorf("the QP does not complete into the poller's CQ")
 	}
-	c.poller, c.qp, c.label, c.notify, c.count = p, qp, l, cfg.Notify, cfg.Counters
-	c.local, c.remote = ends(qp, l)
 	c.sq = newSendQueue(cap.MaxSendWR)
-	c.wrs = make([]verbs.SendWR, 0, cap.MaxSendWR)
-	c.sges = make([]verbs.SGE, 0, cap.MaxSendWR*cap.MaxSendSGE)
-	c.recvs = make([]verbs.RecvWR, cap.MaxRecvWR)
+	c.names.Lock()
+	defer c.names.Unlock()
+	c.qp, c.gid = qp, false
+	c.local, c.remote = ends(qp, c.label)
 	return nil
 }
 
@@ -58,19 +68,26 @@ func ends(qp *verbs.QP, l Label) (local, remote End) {
 }
 
 func (c *conn) errorf(layer Layer, op string, err error) *Error {
-	c.gid.Do(func() {
-		a := c.qp.Attr()
-		gids, err := c.poller.ctx.GIDs(max(a.Port, 1))
-		if err != nil {
-			return // it is only a name in an error
-		}
-		for _, g := range gids {
-			if g.Index == a.AV.SGIDIndex {
-				c.local.GID = g.GID
-			}
-		}
-	})
+	c.names.Lock()
+	defer c.names.Unlock()
+	if !c.gid {
+		c.gid = true
+		c.lookUpGID()
+	}
 	return &Error{Layer: layer, Op: op, Label: c.label, Local: c.local, Remote: c.remote, Device: c.poller.ctx.Name(), Err: err}
+}
+
+func (c *conn) lookUpGID() {
+	a := c.qp.Attr()
+	gids, err := c.poller.ctx.GIDs(max(a.Port, 1))
+	if err != nil {
+		return // it is only a name in an error
+	}
+	for _, g := range gids {
+		if g.Index == a.AV.SGIDIndex {
+			c.local.GID = g.GID
+		}
+	}
 }
 
 // closedError asks no device: closing is no failure.
@@ -116,4 +133,8 @@ func (c *conn) closeQP() error {
 }
 
 // Stats are the QP's counters.
-func (c *conn) Stats() verbs.QPStats { return c.qp.Stats() }
+func (c *conn) Stats() verbs.QPStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.qp.Stats()
+}

@@ -87,8 +87,9 @@
 //
 // Memory that a peer may still write is never used for anything else. A call
 // whose context ends leaves its slot in quarantine until its own late answer has
-// come, and the lane goes on with the slots that are left. When that answer does
-// not come within WaitTimeout, and on every other failure (a time-out, a bad
+// come, and the lane goes on with the slots that are left; the peer is touched and
+// asked after as for a caller that waits. When that answer does not come within
+// WaitTimeout, and on every other failure (a time-out, a bad
 // completion, a failed post, an answer that stays broken), the lane is Dirty:
 // every call on it fails with the first cause, its QP goes to ERR, and its slots
 // are used again only after the QP was destroyed and the lane rebuilt under a new
@@ -108,9 +109,10 @@
 // Imports: verbs and the standard library only.
 // Goroutines: one per Poller (Poller.Close waits for it) and the workers of an
 // Acceptor (Acceptor.Close waits for them). Callers wait on their own goroutine.
-// Timers of quarantined slots fire on goroutines of the runtime and touch no slot
-// memory.
-// Locks, in this order: Lane.life; Poller.mu (polling, dispatch); conn.mu
-// (posting); Pool.mu (slots and the queue), workQueue.mu, Poller.readyMu,
-// Poller.kickMu. Handlers run with none of them held.
+// Timers of quarantined slots fire on goroutines of the runtime; they post empty
+// WRITEs and touch no slot memory.
+// Locks, in this order: Lane.life; Poller.mu (polling, dispatch); Lane.failing;
+// conn.mu (posting); Pool.mu (slots and the queue), workQueue.mu, Poller.readyMu,
+// Poller.kickMu, conn.names. Handlers run with none of them held; Config.Events
+// may be called with Lane.failing held.
 package lane

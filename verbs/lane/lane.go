@@ -21,6 +21,8 @@ type Lane struct {
 	rebuildable atomic.Bool
 	epoch       atomic.Uint32
 	cause       atomic.Pointer[Error] // why it is not Active; nil while it is
+	past        atomic.Pointer[Error] // what ended the epoch before
+	failing     sync.Mutex            // held while the lane is made Dirty
 
 	slots  []slot
 	seen   atomic.Uint32 // status words seen since the QP was new
@@ -71,7 +73,10 @@ type slot struct {
 	waiting atomic.Bool
 	wake    chan struct{} // cap 1
 	timer   *time.Timer
-	expiry  *time.Timer // of the quarantine
+
+	// Of a quarantine, under pool.mu.
+	expiry     *time.Timer
+	touch, ask alarm
 }
 
 // New makes a lane of a connected QP and takes the QP over on success. mem and
@@ -168,9 +173,17 @@ func (l *Lane) Err() error {
 // Fail makes an Active lane Dirty: every call on it fails at once with this
 // cause, and no slot of it is used again before a rebuild. Later causes are not
 // kept.
-func (l *Lane) Fail(cause *Error, rebuildable bool) {
+func (l *Lane) Fail(cause *Error, rebuildable bool) { l.failEpoch(cause, rebuildable, l.epoch.Load()) }
+
+// failEpoch is Fail for what happened in an epoch: the QPs of a later one have
+// nothing to do with it.
+func (l *Lane) failEpoch(cause *Error, rebuildable bool, epoch uint32) {
+	// A rebuild waits for it, so that none of this befalls the new QP. Whoever
+	// comes second waits, too: it may rely on what the first does.
+	l.failing.Lock()
+	defer l.failing.Unlock()
 	// Who sees the state sees the cause.
-	if l.State() != Active || !l.cause.CompareAndSwap(nil, cause) {
+	if l.State() != Active || l.epoch.Load() != epoch || !l.cause.CompareAndSwap(nil, cause) {
 		return
 	}
 	l.rebuildable.Store(rebuildable)
@@ -237,8 +250,10 @@ func (l *Lane) Close() error {
 		return l.closeErr
 	}
 	l.closed = true
+	l.failing.Lock() // one that is at it ends first
 	l.cause.CompareAndSwap(nil, l.closedError())
 	l.state.Store(uint32(Dead))
+	l.failing.Unlock()
 	l.closeErr = l.quiet()
 	if p := l.pool.Load(); p != nil {
 		p.laneDown(l)
@@ -260,8 +275,12 @@ func (l *Lane) quiet() error {
 	err := l.closeQP()
 	l.inside.shut()
 	l.poller.detach(l, &l.conn, false)
-	for i := range l.slots {
-		l.endQuarantine(&l.slots[i])
+	if p := l.pool.Load(); p != nil {
+		p.mu.Lock()
+		for i := range l.slots {
+			p.endQuarantine(l, &l.slots[i])
+		}
+		p.mu.Unlock()
 	}
 	return err
 }

@@ -31,10 +31,18 @@ type waiter struct {
 	ch   chan grant // cap 1
 }
 
+// grant is a slot for one caller, good in the lane's epoch only.
 type grant struct {
-	l   *Lane
-	s   *slot
-	err error
+	l     *Lane
+	s     *slot
+	epoch uint32
+	err   error
+}
+
+// grant hands an idle slot out; p.mu is held.
+func (p *Pool) grant(l *Lane, s *slot) grant {
+	s.state = slotInFlight
+	return grant{l: l, s: s, epoch: l.epoch.Load()}
 }
 
 // NewPool makes a pool of lanes and takes them over. A lane is in one pool.
@@ -105,8 +113,7 @@ func (p *Pool) give(l *Lane, s *slot) {
 		if w.rail == "" || w.rail == l.label.Rail {
 			p.queue.Remove(e)
 			w.el = nil
-			s.state = slotInFlight
-			w.ch <- grant{l: l, s: s}
+			w.ch <- p.grant(l, s)
 			return
 		}
 	}
@@ -115,7 +122,7 @@ func (p *Pool) give(l *Lane, s *slot) {
 
 // pick takes a slot of the least loaded lane; p.mu is held. usable tells whether
 // a lane could have given one, down whether another one cannot.
-func (p *Pool) pick(rail string) (l *Lane, s *slot, usable, down bool) {
+func (p *Pool) pick(rail string) (g grant, usable, down bool) {
 	best := -1
 	for i := range p.lanes {
 		k := (p.next + i) % len(p.lanes)
@@ -133,55 +140,66 @@ func (p *Pool) pick(rail string) (l *Lane, s *slot, usable, down bool) {
 		}
 	}
 	if best < 0 {
-		return nil, nil, usable, down
+		return grant{}, usable, down
 	}
 	p.next = best + 1
-	l = p.lanes[best]
+	l := p.lanes[best]
 	i := l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
-	s = &l.slots[i]
-	s.state = slotInFlight
-	return l, s, true, down
+	return p.grant(l, &l.slots[i]), true, down
 }
 
-// acquire gets a slot and enters its lane's gate.
+// acquire gets a slot and enters its lane's gate. Inside, the epoch stays.
 func (p *Pool) acquire(ctx context.Context, rail string) (*Lane, *slot, error) {
 	for {
-		l, s, err := p.slot(ctx, rail)
-		if err != nil {
+		g := p.slot(ctx, rail)
+		if g.err != nil {
 			p.Counters().AcquireQPFailures.Add(1)
-			return nil, nil, err
+			return nil, nil, g.err
 		}
-		if l.inside.enter() {
-			return l, s, nil
+		if g.enter() {
+			return g.l, g.s, nil
 		}
-		// The lane was closed since; its slots are of no use to anybody.
 	}
 }
 
-func (p *Pool) slot(ctx context.Context, rail string) (*Lane, *slot, error) {
+// enter reports whether the caller is inside the gate and the slot still its own.
+// If not the lane was closed or rebuilt since, and a rebuild has given every slot
+// out anew.
+func (g grant) enter() bool {
+	if !g.l.inside.enter() {
+		return false
+	}
+	if g.l.epoch.Load() == g.epoch {
+		return true
+	}
+	g.l.inside.leave()
+	return false
+}
+
+func (p *Pool) slot(ctx context.Context, rail string) grant {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, nil, &Error{Layer: LayerUsage, Op: "call", Err: ErrClosed}
+		return grant{err: &Error{Layer: LayerUsage, Op: "call", Err: ErrClosed}}
 	}
 	if p.refuse != nil {
 		err := p.refuse
 		p.mu.Unlock()
-		return nil, nil, err
+		return grant{err: err}
 	}
-	l, s, usable, down := p.pick(rail)
+	g, usable, down := p.pick(rail)
 	if down && p.wanted(rail) {
 		usable = true // soon
 	}
-	if l != nil {
+	if g.l != nil {
 		p.mu.Unlock()
-		return l, s, nil
+		return g
 	}
 	if !usable {
 		err := p.downLocked(rail)
 		p.mu.Unlock()
-		return nil, nil, err
+		return grant{err: err}
 	}
 	p.Counters().AcquireQueued.Add(1)
 	w := p.newWaiter(rail)
@@ -190,20 +208,20 @@ func (p *Pool) slot(ctx context.Context, rail string) (*Lane, *slot, error) {
 	select {
 	case g := <-w.ch:
 		p.freeWaiter(w)
-		return g.l, g.s, g.err
+		return g
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
 	if w.el != nil {
 		p.queue.Remove(w.el)
 		w.el = nil
-	} else if g := <-w.ch; g.l != nil {
+	} else if g := <-w.ch; g.l != nil && g.epoch == g.l.epoch.Load() {
 		g.s.state = slotIdle
 		p.give(g.l, g.s)
 	}
 	p.mu.Unlock()
 	p.freeWaiter(w)
-	return nil, nil, &Error{Layer: LayerWait, Op: "call", Label: p.anyLabel(rail), Err: ctx.Err()}
+	return grant{err: &Error{Layer: LayerWait, Op: "call", Label: p.anyLabel(rail), Err: ctx.Err()}}
 }
 
 func (p *Pool) newWaiter(rail string) *waiter {
@@ -315,14 +333,16 @@ func (p *Pool) release(l *Lane, s *slot) {
 }
 
 // quarantine puts a slot aside whose caller gave up. Its late answer frees it;
-// when none comes in time the lane is retired.
+// when none comes in time the lane is retired. Meanwhile the timer does for the
+// slot what a waiting caller would: with all slots aside nobody else does, and a
+// peer that has gone would be noticed only by the time-out.
 func (p *Pool) quarantine(l *Lane, s *slot) {
 	l.count.Quarantined.Add(1)
 	seq, epoch := s.seq.Load(), s.epoch
-	left := l.cfg.WaitTimeout - (clock() - s.since)
 	p.mu.Lock()
 	s.state = slotQuarantined
-	s.expiry = time.AfterFunc(max(left, 0), func() { p.expire(l, s, seq, epoch) })
+	s.touch, s.ask = newAlarm(l.cfg.TouchAfter, l.cfg.TouchEvery), newAlarm(l.cfg.ProbeAfter, l.cfg.ProbeEvery)
+	s.expiry = time.AfterFunc(s.next(l.cfg.WaitTimeout), func() { p.watch(l, s, seq, epoch) })
 	s.late.Store(true)
 	if l.notify == Scan {
 		l.poller.sleeping(1, true)
@@ -331,20 +351,42 @@ func (p *Pool) quarantine(l *Lane, s *slot) {
 	p.reap(l, s) // it may have come just now
 }
 
-func (p *Pool) expire(l *Lane, s *slot, seq, epoch uint32) {
+// next is the time until something is due for a quarantined slot.
+func (s *slot) next(timeout time.Duration) time.Duration {
+	return max(min(timeout, s.touch.at, s.ask.at)-(clock()-s.since), 0)
+}
+
+// watch is what the timer of a quarantined slot does.
+func (p *Pool) watch(l *Lane, s *slot, seq, epoch uint32) {
 	p.mu.Lock()
-	still := s.state == slotQuarantined && s.seq.Load() == seq && s.epoch == epoch
+	if s.state != slotQuarantined || !s.late.Load() || s.seq.Load() != seq || s.epoch != epoch {
+		p.mu.Unlock()
+		return
+	}
+	waited := clock() - s.since
+	over, touch, ask := waited >= l.cfg.WaitTimeout, s.touch.rings(waited), s.ask.rings(waited)
+	if !over {
+		s.expiry.Reset(s.next(l.cfg.WaitTimeout))
+	}
 	p.mu.Unlock()
-	if still {
+	if over {
 		l.count.Timeouts.Add(1)
-		l.Fail(l.errorf(LayerWait, "call", joined{ErrTimeout, errAbandoned}), true)
+		l.failEpoch(l.errorf(LayerWait, "call", joined{ErrTimeout, errAbandoned}), true, epoch)
+		return
+	}
+	if touch && (grant{l: l, epoch: epoch}).enter() {
+		l.touch()
+		l.inside.leave()
+	}
+	if ask {
+		l.ask()
 	}
 }
 
 var errAbandoned = errors.New("a request that its caller gave up was never answered")
 
-// endQuarantine stops watching for a late answer.
-func (l *Lane) endQuarantine(s *slot) {
+// endQuarantine stops watching for a late answer; p.mu is held.
+func (p *Pool) endQuarantine(l *Lane, s *slot) {
 	if !s.late.Swap(false) {
 		return
 	}
@@ -362,7 +404,7 @@ func (p *Pool) reap(l *Lane, s *slot) {
 	if s.state != slotQuarantined || !l.answered(s) || l.check(s) != nil {
 		return
 	}
-	l.endQuarantine(s)
+	p.endQuarantine(l, s)
 	l.seen.Add(1)
 	l.count.LateCompletions.Add(1)
 	if s.epoch == l.epoch.Load() {

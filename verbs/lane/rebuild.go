@@ -19,6 +19,8 @@ func (l *Lane) BeginRebuild() (bool, error) {
 	if l.closed || !l.rebuildable.Load() || !l.state.CompareAndSwap(uint32(Dirty), uint32(Rebuilding)) {
 		return false, nil
 	}
+	l.failing.Lock() // whoever made it Dirty has done
+	l.failing.Unlock()
 	if err := l.quiet(); err != nil {
 		l.state.Store(uint32(Dead))
 		return false, l.errorf(LayerPost, "rebuild", err)
@@ -45,9 +47,9 @@ func (l *Lane) FinishRebuild(qp *verbs.QP, generation uint32, peer Peer) error {
 		return fail(errors.New("the generation is that of before the rebuild"))
 	}
 	l.mu.Lock()
-	err := l.init(l.poller, qp, l.label, &l.cfg, l.cfg.ClientCap())
+	err := l.use(qp, l.cfg.ClientCap())
 	if err == nil {
-		l.destroyed, l.destroy, l.gid, l.owed, l.touching = false, sync.Once{}, sync.Once{}, 0, false
+		l.destroyed, l.destroy, l.owed, l.touching = false, sync.Once{}, 0, false
 	}
 	l.mu.Unlock()
 	if err != nil {
@@ -61,7 +63,9 @@ func (l *Lane) FinishRebuild(qp *verbs.QP, generation uint32, peer Peer) error {
 	for i := range l.slots {
 		// The server counts from 0 for a new generation.
 		l.slots[i].seq.Store(0)
-		l.slots[i].claim.Store(0)
+		if l.slots[i].claim.Swap(0) != 0 {
+			l.count.pending(-1) // of a ticket that nobody will get an answer for
+		}
 		select {
 		case <-l.slots[i].wake:
 		default:
@@ -74,14 +78,19 @@ func (l *Lane) FinishRebuild(qp *verbs.QP, generation uint32, peer Peer) error {
 		return fail(err)
 	}
 	l.shut = false
-	l.epoch.Add(1)
-	l.cause.Store(nil)
-	l.rebuildable.Store(false)
 	l.count.LanesRecovered.Add(1)
 	l.inside.open()
-	l.state.Store(uint32(Active))
-	if p := l.pool.Load(); p != nil {
+	// In one step for the pool: a slot that it granted in the epoch before is told
+	// from those that it grants now.
+	p := l.pool.Load()
+	if p != nil {
 		p.mu.Lock()
+	}
+	l.epoch.Add(1)
+	l.past.Store(l.cause.Swap(nil))
+	l.rebuildable.Store(false)
+	l.state.Store(uint32(Active))
+	if p != nil {
 		p.fill(l)
 		p.mu.Unlock()
 	}

@@ -92,8 +92,10 @@ func TestRebuild(t *testing.T) {
 					t.Fatalf("after the rebuild: %v, %+v, %v", l.State(), f, l.Err())
 				}
 				// A ticket of before does not get an answer of after.
-				if _, err := old.Wait(context.Background(), nil); !errors.Is(err, ErrTicketUsed) {
-					t.Fatalf("a ticket of the epoch before: %v", err)
+				_, err = old.Wait(context.Background(), nil)
+				wantLayer(t, err, LayerNode, ErrPeerDead)
+				if n := r.pool.Counters().PendingRPC.Load(); n != 0 {
+					t.Fatalf("%d requests are said to be under way", n)
 				}
 				var wg sync.WaitGroup
 				for i := range 20 {

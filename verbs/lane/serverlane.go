@@ -340,7 +340,7 @@ func (sl *ServerLane) examine(x *Exchange) Status {
 		return StatusInvalid
 	}
 	st, matches := sl.examineOnce(x)
-	for start := time.Now(); !matches && time.Since(start) < sl.cfg.Settle; {
+	for start := time.Now(); !matches && time.Since(start) < sl.cfg.Settle && sl.cause.Load() == nil; {
 		sl.wait(x)
 		if st, matches = sl.examineOnce(x); matches {
 			sl.count.Settled.Add(1)
@@ -377,11 +377,12 @@ func (sl *ServerLane) examineOnce(x *Exchange) (st Status, matches bool) {
 	if d.checksum() != sum(d, x.payload, sl.cfg.HeaderChecksum) {
 		return StatusInvalid, false
 	}
-	if d.seq() != x.seq {
-		return StatusInvalid, false // still the request before
+	if d.seq() != x.seq || d.generation() != sl.gen {
+		// Still the request before; after a rebuild it may have the same sequence.
+		return StatusInvalid, false
 	}
 	switch {
-	case d.magic() != descMagic, d.version() != Version, d.generation() != sl.gen, d.slot() != x.index:
+	case d.magic() != descMagic, d.version() != Version, d.slot() != x.index:
 		return StatusInvalid, true
 	case d.label() != uint32(sl.label.Shard):
 		return StatusWrongShard, true

@@ -68,14 +68,37 @@ func (t Ticket) Cancel() {
 
 func (t Ticket) wait(ctx context.Context, resp []byte, use func(Response, []byte) error) (Response, error) {
 	if t.l == nil || !t.s.claim.CompareAndSwap(t.claim, 0) {
-		return Response{}, &Error{Layer: LayerUsage, Op: "wait", Err: ErrTicketUsed}
+		return Response{}, t.void()
 	}
+	// Inside, the epoch stays; until then the slot may have become another's.
 	if !t.l.inside.enter() {
 		t.l.count.pending(-1)
-		return Response{}, t.l.down("wait")
+		return Response{}, t.void()
+	}
+	if t.l.epoch.Load() != t.epoch() {
+		t.l.inside.leave()
+		t.l.count.pending(-1)
+		return Response{}, t.void()
 	}
 	defer t.l.inside.leave()
 	return t.l.finish(ctx, t.s, resp, use)
+}
+
+func (t Ticket) epoch() uint32 { return uint32(t.claim >> 32) }
+
+// void is why a ticket is good for nothing: its lane was closed or rebuilt, for a
+// reason that is the request's, too; or it was waited for before.
+func (t Ticket) void() error {
+	if t.l != nil {
+		e := t.l.cause.Load()
+		if t.l.epoch.Load() != t.epoch() {
+			e = t.l.past.Load()
+		}
+		if e != nil {
+			return e.as("wait")
+		}
+	}
+	return &Error{Layer: LayerUsage, Op: "wait", Err: ErrTicketUsed}
 }
 
 // start gets a slot and posts the request; the caller is inside the lane's gate
