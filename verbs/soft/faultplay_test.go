@@ -281,7 +281,8 @@ func TestFaultPortDown(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			p := faulty(t, verbstest.Fixture{}, nil, nil)
 			silence(t, p)
-			id := add(t, p.A, Fault{Do: do, For: 60 * time.Millisecond})
+			const down = 250 * time.Millisecond
+			id := add(t, p.A, Fault{Do: do, For: down})
 			start := time.Now()
 			event(t, p.A, verbs.EventPortError)
 			if s := portState(t, p.A); s != verbs.PortDown {
@@ -290,12 +291,12 @@ func TestFaultPortDown(t *testing.T) {
 			p.A.Write(1, 0, 8, p.B, 0, verbs.Signaled) // lost, and sent again later
 			if do == "port_down" {
 				event(t, p.A, verbs.EventPortActive)
-				if d := time.Since(start); d < 60*time.Millisecond {
+				if d := time.Since(start); d < down {
 					t.Errorf("up after %v", d)
 				}
 			}
 			p.A.OK(1)
-			if d := time.Since(start); d < 60*time.Millisecond {
+			if d := time.Since(start); d < down {
 				t.Errorf("a packet passed after %v", d)
 			}
 			noEvent(t, p.A)

@@ -31,9 +31,12 @@ func TestFaultScript(t *testing.T) {
 		for _, s := range driverOf(p.A).Faults() {
 			if s.State != FaultWaiting && !began[s.ID] {
 				began[s.ID] = true
-				n, b := deviceOf(p.A.Ctx).drv.script.packets, deviceOf(p.A.Ctx).drv.script.bytes
+				c := driverOf(p.A).script
+				c.mu.Lock()
+				n, b := c.packets, c.bytes
+				c.mu.Unlock()
 				switch {
-				case s.ID == 1 && (n < 10 || n > 14), s.ID == 2 && (b < 64<<10 || b > 80<<10), s.ID == 3 && time.Since(start) < 50*time.Millisecond:
+				case s.ID == 1 && (n < 10 || n > 40), s.ID == 2 && (b < 64<<10 || b > 128<<10), s.ID == 3 && time.Since(start) < 50*time.Millisecond:
 					t.Errorf("%s at %+v began after %d packets, %d bytes, %v", s.Fault.Do, s.Fault.At, n, b, time.Since(start))
 				}
 			}
@@ -113,6 +116,30 @@ func TestFaultAnswerDelay(t *testing.T) {
 	if got := d.AnswerDelay(); got != 0 {
 		t.Errorf("cleared: %v", got)
 	}
+}
+
+// TestFaultTimer: an idle device keeps the script's time by itself.
+func TestFaultTimer(t *testing.T) {
+	d := New(Options{Faults: []Fault{{Do: "port_down", At: FaultAt{Time: 20 * time.Millisecond}, For: 20 * time.Millisecond}}})
+	start := time.Now()
+	ctx, err := verbs.Open(d, "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ctx.Close() }()
+	s := &verbstest.Side{Name: "A", Ctx: ctx}
+	event(t, s, verbs.EventPortError)
+	if d := time.Since(start); d < 20*time.Millisecond {
+		t.Errorf("down after %v", d)
+	}
+	event(t, s, verbs.EventPortActive)
+	if d := time.Since(start); d < 40*time.Millisecond || d > 5*time.Second {
+		t.Errorf("up after %v", d)
+	}
+	d.mu.Lock()
+	dev := d.open[0]
+	d.mu.Unlock()
+	until(t, "the device to forget the script", func() bool { return dev.faults.Load() == nil })
 }
 
 // TestFaultsEndWithTheDevice: a device that closes takes what is held back along, and

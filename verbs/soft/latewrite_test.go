@@ -13,7 +13,7 @@ import (
 // TestFaultLateVisibility: the word overtakes the payload, unless something asks
 // for order.
 func TestFaultLateVisibility(t *testing.T) {
-	const by = 200 * time.Millisecond
+	const by = 500 * time.Millisecond
 	p := faulty(t, verbstest.Fixture{}, nil, []Fault{{Do: "late_visibility", By: by}})
 	r := verbstest.Seed(t)
 	const n = 10000 // several packets
