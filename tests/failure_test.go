@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -66,8 +68,8 @@ func here(t *testing.T) place {
 	return p
 }
 
-// recipe of two shards, with more fields of a shard's rail.
-func (p place) recipe(port int, rail string) string {
+// recipe of two shards, with more fields of a shard's rail, and those of lanes.
+func (p place) recipe(port int, rail, lanes string) string {
 	device := func(i int) string { return p.provider + ":" + p.devices[i] }
 	return fmt.Sprintf(`package recipes
 
@@ -83,16 +85,19 @@ hosts: [
 	{name: "c", rails: [{name: "a", device: %[6]q, retryCount: 6}, {name: "b", device: %[7]q, retryCount: 6}]},
 ]
 shards: [{id: 0, host: "s", slab: "8MiB"}, {id: 1, host: "s", slab: "8MiB"}]
-lanes: maxClients: 8
+lanes: %[12]s
 health: {heartbeatInterval: "%[8]v", stale: "%[9]v", dead: "%[10]v", clientLease: "%[11]v", probeAfter: "200ms", probeInterval: "200ms"}
 reader: {cooldown: "100ms", ioTimeout: "%[2]v", maxStagingBytes: "32MiB"}
 objects: stripeBytes: "64KiB"
 rebuild: {enabled: true, sweep: "100ms", cooldown: "100ms"}
 `, port, 5*time.Second*p.pace, device(2), device(3), rail, device(0), device(1),
-		p.pace*100*time.Millisecond, p.pace*500*time.Millisecond, p.pace*1500*time.Millisecond, p.pace*3*time.Second)
+		p.pace*100*time.Millisecond, p.pace*500*time.Millisecond, p.pace*1500*time.Millisecond, p.pace*3*time.Second, lanes)
 }
 
-func newOutage(t *testing.T, rail string) *outage {
+func newOutage(t *testing.T, rail string) *outage { return newOutageOf(t, rail, "maxClients: 8") }
+
+// newOutageOf is newOutage with more fields of a shard's rail and those of lanes.
+func newOutageOf(t *testing.T, rail, lanes string) *outage {
 	t.Helper()
 	o := &outage{sandboxed: newShell(t), place: here(t)}
 	if rail != "" && o.provider != "soft" {
@@ -105,7 +110,7 @@ func newOutage(t *testing.T, rail string) *outage {
 		t.Fatal(err)
 	}
 	recipe := filepath.Join(o.dir, "outage.cue")
-	if err := os.WriteFile(recipe, []byte(o.recipe(port, rail)), 0o600); err != nil {
+	if err := os.WriteFile(recipe, []byte(o.recipe(port, rail, lanes)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o.must("rs up --quiet outage.cue")
@@ -372,5 +377,89 @@ func TestWire(t *testing.T) {
 			t.Errorf("%s: %d of %d reads failed\n%s", c.name, failed, reads, o.told())
 		}
 		t.Logf("%s: %d of %d reads failed, all is well %v after it was mended", c.name, failed, reads, o.heals(20*time.Second).Round(time.Millisecond))
+	}
+}
+
+// counts are what must not grow in a shard.
+type counts struct{ lanes, goroutines, files, memory float64 }
+
+// counts of a shard, of its metrics.
+func (o *outage) counts(shard int) (c counts) {
+	o.t.Helper()
+	out, err := o.run(fmt.Sprintf("rs metrics outage --shard %d", shard))
+	if err != nil {
+		o.t.Fatalf("%v\n%s", err, out)
+	}
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if i := strings.IndexByte(name, '{'); i >= 0 {
+			_, value, _ = strings.Cut(line, "} ")
+			name = name[:i]
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "railstore_lanes":
+			c.lanes += v
+		case "go_goroutines":
+			c.goroutines = v
+		case "process_open_fds":
+			c.files = v
+		case "process_resident_memory_bytes":
+			c.memory = v
+		}
+	}
+	if c.goroutines == 0 || c.files == 0 || c.memory == 0 {
+		o.t.Fatalf("metrics lack a count: %+v\n%s", c, out)
+	}
+	return c
+}
+
+// Two hundred clients connect and are killed at any moment. When their leases have
+// ended the shards have what they had before.
+func TestClientsKilled(t *testing.T) {
+	o := newOutageOf(t, "", `{maxClients: 256, qpsPerClientPerShard: 2, slotsPerQP: 1, requestBytes: "8KiB", responseBytes: "8KiB"}`)
+	cycle := func(n int) {
+		for i := range n {
+			c := exec.Command("rs", "read", "--quiet", "--deployment", "outage", "test/x", "-o", filepath.Join(o.dir, "out"))
+			c.Env = append(os.Environ(), o.env()...)
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			kill := time.AfterFunc(time.Duration(i*7%60)*time.Millisecond, func() { _ = c.Process.Kill() })
+			_ = c.Wait()
+			kill.Stop()
+		}
+	}
+	settled := func() (out [2]counts) {
+		for began := time.Now(); ; {
+			for i := range out {
+				out[i] = o.counts(i)
+			}
+			// The session's own two lanes are left.
+			if out[0].lanes == 2 && out[1].lanes == 2 {
+				return out
+			}
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("the shards keep lanes of killed clients: %+v", out)
+			}
+			<-time.After(100 * time.Millisecond)
+		}
+	}
+	cycle(20) // buffers reach their size
+	before := settled()
+	cycle(200)
+	after := settled()
+	t.Logf("before %+v, after %+v", before, after)
+	for i := range after {
+		b, a := before[i], after[i]
+		if a.goroutines > b.goroutines+4 || a.files > b.files+4 || a.memory > 1.5*b.memory+16<<20 {
+			t.Errorf("shard %d had %+v and has %+v", i, b, a)
+		}
+	}
+	if err := o.read(); err != nil {
+		t.Error(err)
 	}
 }
