@@ -239,6 +239,10 @@ func parseFaultPeer(s string) (faultPeer, error) {
 		return faultPeer{}, nil
 	}
 	if p, err := netip.ParsePrefix(s); err == nil {
+		const mapped = 96 // bits in front of an IPv4 address in its IPv6 form
+		if p.Addr().Is4In6() {
+			p = netip.PrefixFrom(p.Addr().Unmap(), max(p.Bits()-mapped, 0))
+		}
 		return faultPeer{prefix: p.Masked()}, nil
 	}
 	a, port := netip.Addr{}, uint16(0)

@@ -213,9 +213,17 @@ func (s *script) engage() {
 		p.dev.faults.Store(p)
 		if t := s.nextFor(p); t != math.MaxInt64 {
 			now := p.dev.now()
-			p.dev.scanAt(max(now+t-s.clock(), 1), now)
+			p.dev.scanAt(max(later(now, time.Duration(t-s.clock())), 1), now)
 		}
 	}
+}
+
+// later is t+d, or the end of time.
+func later(t int64, d time.Duration) int64 {
+	if int64(d) > math.MaxInt64-t {
+		return math.MaxInt64
+	}
+	return t + int64(d)
 }
 
 // nextFor is when the device has something to do by itself, in the script's time.
@@ -224,7 +232,7 @@ func (s *script) nextFor(p *player) int64 {
 	for _, e := range s.entries {
 		switch {
 		case e.state == FaultWaiting && e.counted && e.f.At.Time > 0:
-			t = min(t, e.since+int64(e.f.At.Time))
+			t = min(t, later(e.since, e.f.At.Time))
 		case e.state == FaultActive && e.ends != 0:
 			t = min(t, e.ends)
 		}
@@ -267,7 +275,7 @@ func (s *script) due(e *entry, now int64) bool {
 func (s *script) begin(e *entry, now int64) {
 	e.state, s.turned = FaultActive, true
 	if e.f.For > 0 {
-		e.ends = now + int64(e.f.For)
+		e.ends = later(now, e.f.For)
 	}
 	switch e.kind {
 	case portDown, portUpNoEvent:

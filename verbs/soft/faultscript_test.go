@@ -2,6 +2,7 @@ package soft
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -140,6 +141,32 @@ func TestFaultTimer(t *testing.T) {
 	dev := d.open[0]
 	d.mu.Unlock()
 	until(t, "the device to forget the script", func() bool { return dev.faults.Load() == nil })
+}
+
+// TestFaultForEver: the longest times there are neither end at once nor keep the
+// device busy.
+func TestFaultForEver(t *testing.T) {
+	const ever = time.Duration(math.MaxInt64)
+	p := faulty(t, verbstest.Fixture{}, []Fault{
+		{Do: "port_down", At: FaultAt{Time: ever}},
+		{Do: "duplicate", For: ever},
+		{Do: "delay", By: ever, Times: 1, Match: FaultMatch{Opcode: "send"}},
+	}, []Fault{{Do: "late_visibility", By: ever, Times: 1}})
+	p.A.Send(verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.Signaled})
+	p.B.Recv(1)
+	p.A.OK(1) // sent again
+	p.B.OK(1)
+	p.A.Write(2, 0, 64, p.B, 0, verbs.Signaled)
+	p.A.OK(2)
+	for i, want := range []string{FaultWaiting, FaultActive, FaultOver} {
+		if s := fault(t, p.A, i+1); s.State != want {
+			t.Errorf("%+v", s)
+		}
+	}
+	before := deviceOf(p.A.Ctx).nextScan.Load()
+	if now := deviceOf(p.A.Ctx).now(); before != math.MaxInt64 && before < now-int64(time.Second) {
+		t.Errorf("the next look at the timers is due since %v", time.Duration(now-before))
+	}
 }
 
 // TestFaultsEndWithTheDevice: a device that closes takes what is held back along, and

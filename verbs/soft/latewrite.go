@@ -32,9 +32,12 @@ func (d *device) stepLate(q *qp, now int64, late time.Duration) {
 		word := p.Opcode == wire.WriteOnly && p.Length <= 8
 		q.conn.Placer = func(dst, src []byte, rkey uint32, addr uint64) bool {
 			if m := d.mrs.find(rkey); late > 0 && !word && !ordered && m.holds(addr, dst) {
+				if len(q.late) == latePieces {
+					d.landAll(q)
+				}
 				d.player.late.Add(1)
-				q.late = append(q.late, latePayload{mr: m, addr: addr, data: bytes.Clone(src), by: late, due: now + int64(late)})
-				q.wakeAt(now + int64(late))
+				q.late = append(q.late, latePayload{mr: m, addr: addr, data: bytes.Clone(src), by: late, due: later(now, late)})
+				q.wakeAt(later(now, late))
 				return true
 			}
 			for i := range q.late {
@@ -47,7 +50,7 @@ func (d *device) stepLate(q *qp, now int64, late time.Duration) {
 			if word {
 				for i := range q.late {
 					l := &q.late[i]
-					l.due = now + int64(l.by)
+					l.due = later(now, l.by)
 				}
 			}
 			return false

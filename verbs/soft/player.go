@@ -2,6 +2,7 @@ package soft
 
 import (
 	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -20,7 +21,7 @@ type player struct {
 	// Packets that are held back, by the time when they are due. Guarded by
 	// script.mu.
 	in, out []*heldPacket
-	heldIn  int // bytes
+	held    [2]int // bytes, by direction
 	// Payload that is not in memory yet, on all QPs.
 	late atomic.Int32
 }
@@ -36,6 +37,10 @@ const (
 	// queueBytes wait in front of an incoming line of limited bandwidth, as at the
 	// port of a switch; what does not fit is lost.
 	queueBytes = 4 << 20
+	// heldBytes are held back at most, each way; what comes on top is lost.
+	heldBytes = 256 << 20
+	// latePieces of payload are late at most on one QP; then it all lands.
+	latePieces = 1 << 14
 )
 
 // verdict is what the faults do to one packet.
@@ -143,7 +148,7 @@ func (v *verdict) holdFor(by time.Duration, e *entry) {
 func (p *player) charge(e *entry, k *passing, v *verdict) {
 	now := p.script.clock()
 	free := max(e.free[k.dir], now-burst)
-	if k.dir == inward && p.heldIn+k.size > queueBytes {
+	if k.dir == inward && p.held[inward]+k.size > queueBytes {
 		v.lost = true
 		p.script.hit(e)
 		return
@@ -219,19 +224,27 @@ func (h *heldPacket) ICRC(id uint16, header []byte, payload [][]byte, pad int) u
 	return h.path.ICRC(id, header, payload, pad) ^ h.xor
 }
 
+func (h *heldPacket) size() int { return len(h.raw) + len(h.header) + len(h.payload) }
+
+func (p *player) queue(dir direction) *[]*heldPacket {
+	if dir == inward {
+		return &p.in
+	}
+	return &p.out
+}
+
 // holdBack puts a packet into its queue and sees to it that it leaves in time.
 func (p *player) holdBack(dir direction, h *heldPacket, v verdict) {
 	s := p.script
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.due, h.fault, h.swap = s.clock()+int64(v.hold), v.fault, v.swap
-	q := &p.in
-	if dir == outward {
-		q = &p.out
-	} else {
-		p.heldIn += len(h.raw)
+	if p.held[dir]+h.size() > heldBytes {
+		return
 	}
-	i, _ := slices.BinarySearchFunc(*q, h.due+1, func(x *heldPacket, t int64) int { return int(min(max(x.due-t, -1), 1)) })
+	p.held[dir] += h.size()
+	h.due, h.fault, h.swap = later(s.clock(), v.hold), v.fault, v.swap
+	q := p.queue(dir)
+	i, _ := slices.BinarySearchFunc(*q, later(h.due, 1), func(x *heldPacket, t int64) int { return cmp.Compare(x.due, t) })
 	*q = slices.Insert(*q, i, h)
 	if i == 0 {
 		s.engage()
@@ -247,7 +260,7 @@ func (p *player) letGo(fault int) {
 				h.due = min(h.due, now)
 			}
 		}
-		slices.SortStableFunc(*q, func(a, b *heldPacket) int { return int(min(max(a.due-b.due, -1), 1)) })
+		slices.SortStableFunc(*q, func(a, b *heldPacket) int { return cmp.Compare(a.due, b.due) })
 	}
 }
 
@@ -258,10 +271,7 @@ func (p *player) take(dir direction, passed bool) (out []*heldPacket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock()
-	q := &p.in
-	if dir == outward {
-		q = &p.out
-	}
+	q := p.queue(dir)
 	if len(*q) == 0 {
 		return nil
 	}
@@ -270,7 +280,7 @@ func (p *player) take(dir direction, passed bool) (out []*heldPacket) {
 			return false
 		}
 		out = append(out, h)
-		p.heldIn -= len(h.raw)
+		p.held[dir] -= h.size()
 		return true
 	})
 	return out
