@@ -7,7 +7,9 @@
 //	connect    offers and answers  → QPs in RTS: a Peer for each shard
 //
 // A shard runs a Listener instead of the last step: every client that offers
-// gets matching QPs, and loses them when it leaves or its lease ends.
+// gets matching QPs, and loses them when it leaves or its lease ends. A newer offer
+// of a client that is connected gives new QPs to the links whose generation has
+// grown; see Peer.Renew.
 //
 // The package knows nothing of slots: its user says in a Demand how many QPs a
 // peer gets, how deep they are and how many registered bytes each carries, and
@@ -21,8 +23,8 @@
 // Owns: Demand, Set, Rail, Link, Peer, Listener, the pairing of rails, the
 // comparison of parameters at both ends.
 // Imports: pipeline, cue/deploy, verbs, verbs/fabric, ctrl.
-// Goroutines: one per rail reads asynchronous events (owner: Set); a Listener
-// has one that watches the control plane and one per peer being dropped (owner:
-// Listener). Locks: Set.mu, Rail.health.mu, Listener.mu; none is held over a verb or
-// an RPC.
+// Goroutines: one per rail reads asynchronous events (owner: Set); a Listener has one
+// that watches the control plane and one for each client, which connects it, gives
+// its links new QPs and drops it (owner: Listener).
+// Locks: Set.mu, Rail.health.mu, Listener.mu; none is held over a verb or an RPC.
 package rail
