@@ -33,6 +33,7 @@ type world struct {
 
 	mu     sync.Mutex
 	events []pipeline.Event
+	done   map[uint64]int // how often shards handled a request, by its token
 }
 
 // delayed is a driver with the fault delay_answer.
@@ -44,7 +45,7 @@ type delayed struct {
 func (d *delayed) AnswerDelay() time.Duration { return time.Duration(d.w.answerDelay.Load()) }
 
 func newWorld(t *testing.T, change ...func(*deploy.Deployment)) *world {
-	w := &world{release: make(chan struct{})}
+	w := &world{release: make(chan struct{}), done: map[uint64]int{}}
 	w.driver = &delayed{verbstest.NewLoop(verbstest.LoopOptions{}), w}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
@@ -135,13 +136,24 @@ func (w *world) shard(t *testing.T, scope *pipeline.Scope, id int) *Server {
 }
 
 // serve is shard, with what it is made of. The operation 2 is never answered, 3
-// when the world's release is closed.
+// when the world's release is closed, 4 when the lane has ended; 0x10 to 0x16 get
+// the statuses 0 to -6, and 0x20 panics.
 func (w *world) serve(t *testing.T, scope *pipeline.Scope, id int) (*Server, *rail.Set, *ctrl.Client) {
 	t.Helper()
 	set, c, cfg := w.member(t, scope, fmt.Sprintf("s%d", id), ctrl.ShardID(id), ServerDemand)
 	r := new(Router)
 	r.Handle(7, lane.HandlerFunc(func(x *lane.Exchange) {
-		switch x.Op() {
+		w.mu.Lock()
+		w.done[x.Token()]++
+		w.mu.Unlock()
+		switch op := x.Op(); op {
+		case 0x0704:
+			<-x.Context().Done()
+		case 0x0710, 0x0711, 0x0712, 0x0713, 0x0714, 0x0715, 0x0716:
+			x.Reply(lane.Status(0x0710-int(op)), 0)
+			return
+		case 0x0720:
+			panic("a fault of the handler's")
 		case 0x0702:
 			<-x.Context().Done()
 			return

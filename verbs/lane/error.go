@@ -135,7 +135,7 @@ func (e *Error) Detail() string {
 	} else {
 		b.WriteString("failed")
 	}
-	if e.VendorErr != 0 {
+	if ve := (*verbs.Error)(nil); e.VendorErr != 0 && !errors.As(e.Err, &ve) { // which tells it
 		fmt.Fprintf(&b, " (vendor error %#x)", e.VendorErr)
 	}
 	if e.Class != "" {

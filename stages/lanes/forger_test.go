@@ -1,0 +1,101 @@
+package lanes
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/railstore/railstore/cue/deploy"
+	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/verbstest"
+)
+
+// forger is a driver that turns the next completion of a QP into a bad one, so
+// that every status can be had.
+type forger struct {
+	verbs.Driver
+	mu     sync.Mutex
+	qpn    uint32
+	status verbs.WCStatus
+}
+
+func (f *forger) forge(qpn uint32, status verbs.WCStatus) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.qpn, f.status = qpn, status
+}
+
+func (f *forger) Open(name string) (verbs.DriverContext, error) {
+	c, err := f.Driver.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &forgedContext{c, f}, nil
+}
+
+type forgedContext struct {
+	verbs.DriverContext
+	f *forger
+}
+
+func (c *forgedContext) CreateCQ(depth int) (verbs.DriverCQ, error) {
+	q, err := c.DriverContext.CreateCQ(depth)
+	if err != nil {
+		return nil, err
+	}
+	return &forgedCQ{q, c.f}, nil
+}
+
+func (c *forgedContext) AllocPD() (verbs.DriverPD, error) {
+	p, err := c.DriverContext.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	return &forgedPD{p}, nil
+}
+
+type forgedPD struct{ verbs.DriverPD }
+
+func (p *forgedPD) CreateQP(init verbs.DriverQPInit) (verbs.DriverQP, error) {
+	init.SendCQ, init.RecvCQ = init.SendCQ.(*forgedCQ).DriverCQ, init.RecvCQ.(*forgedCQ).DriverCQ
+	return p.DriverPD.CreateQP(init)
+}
+
+type forgedCQ struct {
+	verbs.DriverCQ
+	f *forger
+}
+
+func (q *forgedCQ) Unwrap() verbs.DriverCQ { return q.DriverCQ }
+
+func (q *forgedCQ) Wait(ctx context.Context) error { return q.DriverCQ.Wait(ctx) }
+
+func (q *forgedCQ) Poll(wcs []verbs.WC) (int, error) {
+	n, err := q.DriverCQ.Poll(wcs)
+	q.f.mu.Lock()
+	defer q.f.mu.Unlock()
+	for i := range wcs[:n] {
+		if q.f.qpn != 0 && wcs[i].QPN == q.f.qpn {
+			wcs[i] = verbs.WC{ID: wcs[i].ID, QPN: wcs[i].QPN, Status: q.f.status, VendorErr: 0x51}
+			q.f.qpn = 0
+		}
+	}
+	return n, err
+}
+
+// faulty is a site whose devices fail on demand.
+type faulty struct {
+	*site
+	fault  *verbstest.Fault
+	forger *forger
+}
+
+func newFaulty(t *testing.T, change ...func(*deploy.Deployment)) *faulty {
+	t.Helper()
+	w := newWorld(t, change...)
+	f := &faulty{fault: verbstest.NewFault(verbstest.Trace(t, verbstest.NewLoop(verbstest.LoopOptions{})))}
+	f.forger = &forger{Driver: f.fault}
+	w.driver = &delayed{f.forger, w}
+	f.site = newSite(t, w)
+	return f
+}
