@@ -44,7 +44,8 @@ var layers = map[string][]string{
 	"ctrl/internal/pb":         {},
 
 	// Level 2.
-	"stages/rail": {"pipeline", "cue/deploy", "verbs", "verbs/fabric", "ctrl"},
+	"stages/rail":  {"pipeline", "cue/deploy", "verbs", "verbs/fabric", "ctrl"},
+	"stages/table": {"pipeline", "verbs"},
 
 	// Level 3.
 	"stages/lanes":  {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail"},
