@@ -36,13 +36,16 @@ type ServerInput struct {
 	Config  lane.Config
 	Handler lane.Handler
 	Workers int // that serve requests; 0: the pollers do
+	// Sort and Pools, if set, give requests to others; see lane.AcceptorConfig.
+	Sort  func(op, flags uint16) int
+	Pools []int
 }
 
 // Serve starts to take clients. The scope closes it: no new clients, lanes
 // closed, pollers ended.
 func Serve(ctx context.Context, scope *pipeline.Scope, in ServerInput) *Server {
 	s := &Server{set: in.Set, shard: in.Shard, cfg: in.Config, pollers: startPollers(in.Set, in.Config),
-		acceptor: lane.NewAcceptor(in.Handler, lane.AcceptorConfig{Workers: in.Workers, Counters: in.Config.Counters}),
+		acceptor: lane.NewAcceptor(in.Handler, lane.AcceptorConfig{Workers: in.Workers, Sort: in.Sort, Pools: in.Pools, Counters: in.Config.Counters}),
 		lanes:    map[*rail.Peer][]*lane.ServerLane{}}
 	sink := in.Config.Events
 	s.cfg.Events = func(e lane.Event) {

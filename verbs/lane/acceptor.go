@@ -25,7 +25,18 @@ type AcceptorConfig struct {
 	// handler that takes long holds up every other lane of its rail.
 	Workers  int
 	Counters *Counters
+	// Sort, if set, says who serves a request, by its operation and flags: ToWorkers,
+	// ToPoller, or a number from 1 to len(Pools), whose workers do. Descriptors are then
+	// checked by the poller. It must not block.
+	Sort  func(op, flags uint16) int
+	Pools []int // further pools: the number of workers of each, at least 1
 }
+
+// What Sort may give besides the number of a pool.
+const (
+	ToPoller  = -1 // short and without waiting; everything else of the rail waits for it
+	ToWorkers = 0  // those of AcceptorConfig.Workers
+)
 
 // Acceptor is the server's side of the lanes of one shard: any number of lanes
 // on any number of rails, and the workers that serve them.
@@ -34,6 +45,7 @@ type Acceptor struct {
 	cfg   AcceptorConfig
 	count *Counters
 	work  *workQueue
+	pools []*workQueue
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -47,18 +59,38 @@ func NewAcceptor(h Handler, cfg AcceptorConfig) *Acceptor {
 	if a.count == nil {
 		a.count = new(Counters)
 	}
-	for range cfg.Workers {
-		a.wg.Add(1)
-		go a.run()
+	a.start(a.work, cfg.Workers)
+	for _, n := range cfg.Pools {
+		q := newWorkQueue()
+		a.pools = append(a.pools, q)
+		a.start(q, max(n, 1))
 	}
 	return a
 }
 
-func (a *Acceptor) run() {
+func (a *Acceptor) start(q *workQueue, workers int) {
+	for range workers {
+		a.wg.Add(1)
+		go a.run(q)
+	}
+}
+
+func (a *Acceptor) run(q *workQueue) {
 	defer a.wg.Done()
-	for x := a.work.pop(); x != nil; x = a.work.pop() {
+	for x := q.pop(); x != nil; x = q.pop() {
 		x.lane.serve(x)
 	}
+}
+
+// queueOf is where a checked request is to be served; nil: where it is.
+func (a *Acceptor) queueOf(x *Exchange) *workQueue {
+	switch n := a.cfg.Sort(x.Op(), x.Flags()); {
+	case n > 0 && n <= len(a.pools):
+		return a.pools[n-1]
+	case n != ToPoller && a.cfg.Workers > 0:
+		return a.work
+	}
+	return nil
 }
 
 // Counters of all lanes.
@@ -128,6 +160,9 @@ func (a *Acceptor) Close() error {
 		errs = append(errs, sl.Close())
 	}
 	a.work.close()
+	for _, q := range a.pools {
+		q.close()
+	}
 	a.wg.Wait()
 	return errors.Join(errs...)
 }

@@ -26,7 +26,7 @@ func (r *rig) freeSlots() []uint16 {
 // overtaken by a failure and the rebuild. The slot is somebody else's then.
 func TestGrantOfAnOldEpoch(t *testing.T) {
 	r := newRig(t, rigOptions{cfg: Config{Slots: 2}}, echo)
-	g := r.pool.slot(context.Background(), "")
+	g := r.pool.slot(context.Background(), "", true)
 	r.lanes[0].FailFrom(LayerNode, ErrPeerDead, true)
 	r.rebuild(1000, 2000)
 	if g.enter() {
@@ -47,10 +47,10 @@ func TestGrantGivenBackLate(t *testing.T) {
 	l, p := r.lanes[0], r.pool
 	both := 0
 	for range 100 {
-		held := p.slot(context.Background(), "")
+		held := p.slot(context.Background(), "", true)
 		ctx, cancel := context.WithCancel(context.Background())
 		got := make(chan grant, 1)
-		go func() { got <- p.slot(ctx, "") }()
+		go func() { got <- p.slot(ctx, "", true) }()
 		r.until("the caller to queue", func() bool {
 			p.mu.Lock()
 			defer p.mu.Unlock()

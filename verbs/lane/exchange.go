@@ -18,6 +18,7 @@ type Exchange struct {
 	index  uint16
 	next   *Exchange // in a queue
 	inline bool      // runs on the poller's goroutine
+	passed bool      // the poller has checked it and handed it on
 
 	seq       uint32
 	malformed bool
@@ -32,7 +33,7 @@ type Exchange struct {
 }
 
 func (x *Exchange) begin(seq uint32, malformed bool) {
-	x.seq, x.malformed, x.replied = seq, malformed, false
+	x.seq, x.malformed, x.replied, x.passed = seq, malformed, false, false
 	x.payload, x.room, x.deadline = nil, 0, time.Time{}
 }
 

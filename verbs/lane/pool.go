@@ -149,10 +149,14 @@ func (p *Pool) pick(rail string) (g grant, usable, down bool) {
 	return p.grant(l, &l.slots[i]), true, down
 }
 
-// acquire gets a slot and enters its lane's gate. Inside, the epoch stays.
-func (p *Pool) acquire(ctx context.Context, rail string) (*Lane, *slot, error) {
+// acquire gets a slot and enters its lane's gate. Inside, the epoch stays. Without
+// wait the error is errNoSlot where a slot would be waited for.
+func (p *Pool) acquire(ctx context.Context, rail string, wait bool) (*Lane, *slot, error) {
 	for {
-		g := p.slot(ctx, rail)
+		g := p.slot(ctx, rail, wait)
+		if g.err == errNoSlot {
+			return nil, nil, errNoSlot
+		}
 		if g.err != nil {
 			p.Counters().AcquireQPFailures.Add(1)
 			return nil, nil, g.err
@@ -177,7 +181,10 @@ func (g grant) enter() bool {
 	return false
 }
 
-func (p *Pool) slot(ctx context.Context, rail string) grant {
+// errNoSlot says that every slot is taken.
+var errNoSlot = errors.New("every slot is taken")
+
+func (p *Pool) slot(ctx context.Context, rail string, wait bool) grant {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -200,6 +207,10 @@ func (p *Pool) slot(ctx context.Context, rail string) grant {
 		err := p.downLocked(rail)
 		p.mu.Unlock()
 		return grant{err: err}
+	}
+	if !wait {
+		p.mu.Unlock()
+		return grant{err: errNoSlot}
 	}
 	p.Counters().AcquireQueued.Add(1)
 	w := p.newWaiter(rail)

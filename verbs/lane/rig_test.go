@@ -101,6 +101,8 @@ type rigOptions struct {
 	lanes   int
 	rails   int // lanes take turns over that many rail names
 	workers int
+	sort    func(op, flags uint16) int
+	pools   []int
 	driver  verbs.Driver
 	names   [2]string
 	poller  PollerConfig
@@ -142,7 +144,7 @@ func newRig(tb testing.TB, o rigOptions, h Handler) *rig {
 	depth := CQDepth(r.cfg, o.lanes, o.lanes)
 	r.client = newStation(tb, o.driver, o.names[0], depth, o.lanes*align64(r.cfg.ClientBytes())+o.spare, o.poller)
 	r.server = newStation(tb, o.driver, o.names[1], depth, o.lanes*align64(r.cfg.ServerBytes())+o.spare, o.poller)
-	r.acceptor = NewAcceptor(h, AcceptorConfig{Workers: o.workers, Counters: scfg.Counters})
+	r.acceptor = NewAcceptor(h, AcceptorConfig{Workers: o.workers, Sort: o.sort, Pools: o.pools, Counters: scfg.Counters})
 	r.pool = NewPool()
 	tb.Cleanup(func() {
 		if err := r.pool.Close(); err != nil {

@@ -294,7 +294,7 @@ func (sl *ServerLane) noticeLocked(s *serverSlot, told bool) bool {
 	sl.count.ReadySlots.Add(1)
 	x := &s.x
 	x.begin(w.seq(), malformed)
-	if sl.acc.cfg.Workers > 0 {
+	if sl.acc.cfg.Workers > 0 && sl.acc.cfg.Sort == nil {
 		sl.acc.work.push(x)
 	} else {
 		x.inline = true
@@ -310,8 +310,10 @@ func (sl *ServerLane) serve(x *Exchange) {
 	}
 	defer sl.inside.leave()
 	watch := stopwatch(sl.cfg.Profile)
-	if st := sl.examine(x); st != StatusOK {
+	if st := sl.check(x); st != StatusOK {
 		x.Reply(st, 0)
+	} else if sl.pass(x) {
+		return // somebody else's from here on
 	} else {
 		sl.call(x)
 	}
@@ -330,6 +332,28 @@ func (sl *ServerLane) idleLocked(s *serverSlot) {
 	}
 	s.again = false
 	sl.noticeLocked(s, false)
+}
+
+// check is examine, once for each request.
+func (sl *ServerLane) check(x *Exchange) Status {
+	if x.passed {
+		return StatusOK
+	}
+	return sl.examine(x)
+}
+
+// pass hands a checked request from the poller to workers, if they are to serve it.
+func (sl *ServerLane) pass(x *Exchange) bool {
+	if sl.acc.cfg.Sort == nil || x.passed {
+		return false
+	}
+	q := sl.acc.queueOf(x)
+	if q == nil {
+		return false
+	}
+	x.passed, x.inline = true, false
+	q.push(x)
+	return true
 }
 
 // examine checks a descriptor before anything else is touched. One that does not

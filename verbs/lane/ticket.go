@@ -25,7 +25,7 @@ func (p *Pool) Call(ctx context.Context, r Request, resp []byte) (Response, erro
 	if resp != nil {
 		room = len(resp)
 	}
-	l, s, err := p.start(ctx, &r, room)
+	l, s, err := p.start(ctx, &r, room, true)
 	if err != nil {
 		return Response{}, err
 	}
@@ -35,7 +35,21 @@ func (p *Pool) Call(ctx context.Context, r Request, resp []byte) (Response, erro
 
 // Start sends a request. The answer has room for r.MaxResponse bytes.
 func (p *Pool) Start(ctx context.Context, r Request) (Ticket, error) {
-	l, s, err := p.start(ctx, &r, -1)
+	return p.ticket(ctx, &r, true)
+}
+
+// TryStart is Start for who must not wait for a slot, because it holds others: ok is
+// false when all are taken, and then nothing was sent.
+func (p *Pool) TryStart(ctx context.Context, r Request) (t Ticket, ok bool, err error) {
+	t, err = p.ticket(ctx, &r, false)
+	if err == errNoSlot {
+		return Ticket{}, false, nil
+	}
+	return t, err == nil, err
+}
+
+func (p *Pool) ticket(ctx context.Context, r *Request, wait bool) (Ticket, error) {
+	l, s, err := p.start(ctx, r, -1, wait)
 	if err != nil {
 		return Ticket{}, err
 	}
@@ -103,11 +117,11 @@ func (t Ticket) void() error {
 
 // start gets a slot and posts the request; the caller is inside the lane's gate
 // on success.
-func (p *Pool) start(ctx context.Context, r *Request, room int) (_ *Lane, _ *slot, err error) {
+func (p *Pool) start(ctx context.Context, r *Request, room int, wait bool) (_ *Lane, _ *slot, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, &Error{Layer: LayerWait, Op: "call", Label: p.anyLabel(r.Rail), Err: err}
 	}
-	l, s, err := p.acquire(ctx, r.Rail)
+	l, s, err := p.acquire(ctx, r.Rail, wait)
 	if err != nil {
 		return nil, nil, err
 	}
