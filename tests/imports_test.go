@@ -50,11 +50,13 @@ var layers = map[string][]string{
 	// Level 3.
 	"stages/lanes":  {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail"},
 	"stages/object": {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail", "stages/lanes"},
+	"stages/ps": {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail", "stages/lanes",
+		"stages/table"},
 	"stages/launch": {"pipeline", "cue/deploy", "verbs", "ctrl", "stages/rail"},
 
 	// Level 4.
 	"bin/rs/cmd": {"cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/ibv", "verbs/fabric", "verbs/lane", "verbs/perf",
-		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/launch"},
+		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/ps", "stages/table", "stages/launch"},
 	"bin/rs": {"bin/rs/cmd"},
 
 	// Level 5.
