@@ -423,11 +423,17 @@ func BenchmarkUDPBlocking(b *testing.B) {
 	})
 }
 
-// BenchmarkMessageRate posts WRITEs of 64 bytes in batches of 32.
+// BenchmarkMessageRate posts WRITEs of 64 bytes in batches of 32: as it is, and with
+// a fault script that has only begun to wait.
 func BenchmarkMessageRate(b *testing.B) {
-	b.Run("64B", func(b *testing.B) {
+	b.Run("64B", messageRate(Options{}))
+	b.Run("64B_faults_waiting", messageRate(Options{Faults: []Fault{{Do: "drop", At: FaultAt{Time: time.Hour}}}}))
+}
+
+func messageRate(o Options) func(b *testing.B) {
+	return func(b *testing.B) {
 		const batch = 32
-		p := benchPair(b, verbstest.Fixture{Size: 4096, Cap: verbs.QPCap{MaxSendWR: 8 * batch, MaxSendSGE: 1}}, Options{})
+		p := benchPair(b, verbstest.Fixture{Size: 4096, Cap: verbs.QPCap{MaxSendWR: 8 * batch, MaxSendSGE: 1}}, o)
 		addr, rkey := p.B.At(0)
 		var wrs [batch]verbs.SendWR
 		var sges [batch]verbs.SGE
@@ -452,5 +458,5 @@ func BenchmarkMessageRate(b *testing.B) {
 		b.StopTimer()
 		used()
 		report(b, p)
-	})
+	}
 }

@@ -209,8 +209,14 @@ func (d *device) receive(now int64, hold bool) taken {
 				continue
 			}
 			if faults != nil {
-				faults.arriving(now, b, g, base+uint16(k))
-				continue
+				if v := faults.judgeIn(b, g); v != (verdict{}) {
+					if q != nil {
+						d.settle(q, now, false)
+						q = nil
+					}
+					faults.arriving(now, b, g, base+uint16(k), v)
+					continue
+				}
 			}
 			if qpn := wire.BTH(b).DestQPN(); q == nil || q.qpn != qpn {
 				if q != nil {
@@ -224,6 +230,10 @@ func (d *device) receive(now int64, hold bool) taken {
 			id, ok := q.accept(&d.packet, b, g, base+uint16(k))
 			base = id - uint16(k)
 			if !ok {
+				continue
+			}
+			if faults != nil {
+				d.stepLate(q, now, 0)
 				continue
 			}
 			q.conn.Step(now, &d.packet, d.reply.out)

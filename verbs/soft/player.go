@@ -54,6 +54,7 @@ type verdict struct {
 	hold    time.Duration // 0: not held
 	swap    bool          // held until another has passed
 	fault   int           // that holds it
+	queued  bool          // others are held already, in the same direction
 }
 
 // judge asks the faults about a packet that passes.
@@ -64,7 +65,7 @@ func (p *player) judge(k passing) verdict {
 	s.advance()
 	s.packets++
 	s.bytes += uint64(k.size)
-	var v verdict
+	v := verdict{queued: len(*p.queue(k.dir)) > 0}
 	for _, e := range s.entries {
 		if e.state == FaultActive && !v.lost {
 			p.judgeBy(e, &k, &v)
@@ -315,20 +316,27 @@ func (p *player) deliver(now int64, held []*heldPacket) {
 	}
 }
 
-// arriving takes one packet off the socket; device.rx is held.
-func (p *player) arriving(now int64, b []byte, g *udp.Datagram, guess uint16) {
-	from := udp.Datagram{From: g.From, Port: g.Port}
-	peer := netip.AddrPortFrom(verbs.GID(g.From).Addr(), g.Port)
-	v := p.judge(lookAt(inward, b, len(b), peer))
+// judgeIn asks the faults about a packet that comes; the zero verdict is that nothing
+// is to happen.
+func (p *player) judgeIn(b []byte, g *udp.Datagram) verdict {
+	return p.judge(lookAt(inward, b, len(b), netip.AddrPortFrom(verbs.GID(g.From).Addr(), g.Port)))
+}
+
+// arriving takes a packet off the socket to which something happens; device.rx is
+// held.
+func (p *player) arriving(now int64, b []byte, g *udp.Datagram, guess uint16, v verdict) {
 	if v.lost {
 		return
 	}
+	from := udp.Datagram{From: g.From, Port: g.Port}
 	if v.hold > 0 {
 		p.holdBack(inward, &heldPacket{v: v, raw: bytes.Clone(b), from: from, guess: guess}, v)
 		return
 	}
 	p.dev.arrive(now, b, &from, guess, v)
-	p.deliver(now, p.take(inward, true))
+	if v.queued {
+		p.deliver(now, p.take(inward, true))
+	}
 }
 
 // arrive steps the QP that a packet is for; device.rx is held.
@@ -417,6 +425,9 @@ func (p *player) depart(q *qp, t *transmit, first int) {
 			if v.hold > 0 {
 				continue
 			}
+		}
+		if !v.queued {
+			continue
 		}
 		if late := p.take(outward, true); len(late) > 0 {
 			flush()
