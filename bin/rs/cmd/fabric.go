@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -25,8 +26,8 @@ what to write into a recipe, GID the entry that a rail without a gid gets. What
 stands in a port's way is told below the table, with what to do.
 
 DEVICE is an RDMA device as a recipe names it, with or without ibv:, by name, net
-device, PCI address or node GUID, or soft:ADDR. With -v every entry of the GID tables
-is listed, with why it is taken or not.
+device, PCI address or node GUID, or one port of it (DEV/PORT), or soft:ADDR. With -v
+every entry of the GID tables is listed, with why it is taken or not.
 
 Examples:
    rs fabric
@@ -83,7 +84,7 @@ func (a *app) fabric(_ context.Context, c *cli.Command) error {
 // pick leaves only what the command line asks for.
 func (r *fabricResult) pick(h *fabric.Host, specs []string, netdev string) error {
 	if len(specs) > 0 {
-		devices, softs, subjects := []fabricDevice{}, []fabricSoft{}, []string{}
+		devices, softs := []fabricDevice{}, []fabricSoft{}
 		for _, spec := range specs {
 			if strings.HasPrefix(spec, "soft:") {
 				i := slices.IndexFunc(r.Soft, func(s fabricSoft) bool { return s.Rail == spec })
@@ -98,9 +99,15 @@ func (r *fabricResult) pick(h *fabric.Host, specs []string, netdev string) error
 			if err != nil {
 				return err
 			}
-			if !slices.Contains(subjects, d.Name) {
+			i := slices.IndexFunc(devices, func(o fabricDevice) bool { return o.Name == d.Name })
+			if i < 0 {
 				devices = append(devices, d)
-				subjects = append(subjects, d.Name)
+				continue
+			}
+			for _, p := range d.Ports { // another port of a device that is listed already
+				if !slices.ContainsFunc(devices[i].Ports, func(o fabricPort) bool { return o.Port == p.Port }) {
+					devices[i].Ports = append(devices[i].Ports, p)
+				}
 			}
 		}
 		r.Devices, r.Soft = devices, softs
@@ -126,11 +133,17 @@ func (r *fabricResult) pick(h *fabric.Host, specs []string, netdev string) error
 }
 
 // pickDevice is the device that a selector means, with the port if it tells one:
-// by a net device, or in a recipe's short form, as in ibv:mlx4_0:2.
+// by a net device, in a recipe's short form, as in ibv:mlx4_0:2, or as the table and
+// rdma link spell it, as in mlx4_0/2.
 func pickDevice(h *fabric.Host, spec string) (fabricDevice, error) {
 	name, port := strings.TrimPrefix(spec, "ibv:"), 0
+	if dev, p, ok := strings.Cut(name, "/"); ok {
+		if n, err := strconv.Atoi(p); err == nil && n > 0 {
+			name, port = dev, n
+		}
+	}
 	if r, err := deploy.ParseRail("ibv:" + name); err == nil {
-		if short := strings.TrimPrefix(r.Device, "ibv:"); short != name {
+		if short := strings.TrimPrefix(r.Device, "ibv:"); short != name && port == 0 {
 			name, port = short, r.Port
 		}
 	}
