@@ -272,6 +272,12 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 		if l.lost(s) {
 			return l.down("call")
 		}
+		if w := loadWord(s.word); w != 0 && !w.ok() {
+			// Words are written whole: this one will not become the answer any more.
+			l.count.BadResponses.Add(1)
+			l.Fail(l.errorf(LayerIntegrity, "call", fmt.Errorf("%w: status word %#016x", ErrBadResponse, uint64(w))), true)
+			return l.down("call")
+		}
 		waited := clock() - s.since
 		if waited >= l.cfg.WaitTimeout {
 			l.count.Timeouts.Add(1)

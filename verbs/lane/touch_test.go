@@ -35,6 +35,31 @@ func TestPeerGoneWhileWaiting(t *testing.T) {
 	}
 }
 
+// TestCorruptStatusWord: a bit of the status word flips where no checksum of the
+// transport sees it. The caller does not wait for its whole time.
+func TestCorruptStatusWord(t *testing.T) {
+	for _, notify := range []Notify{Scan, Imm, Adaptive} {
+		t.Run(notify.String(), func(t *testing.T) {
+			h := newHeld()
+			r := newRig(t, rigOptions{cfg: Config{Notify: notify, WaitTimeout: 30 * time.Second}, workers: 1}, h)
+			for bit := range 64 {
+				tk, err := r.pool.Start(context.Background(), Request{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				<-h.in
+				s := &r.lanes[0].slots[0]
+				verbs.StoreWord(s.word, uint64(makeWord(s.seq.Load(), uint16(r.lanes[0].gen), wordDone))^1<<bit)
+				_, err = tk.Wait(context.Background(), nil)
+				wantLayer(t, err, LayerIntegrity, ErrBadResponse)
+				if bit < 63 {
+					r.rebuild(uint32(1000+bit), uint32(2000+bit))
+				}
+			}
+		})
+	}
+}
+
 // TestTouchesDoNotFillTheQueue: a slow server is touched many times, and its lane
 // works on.
 func TestTouchesDoNotFillTheQueue(t *testing.T) {
