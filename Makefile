@@ -23,8 +23,9 @@ build: ## ./rs, the command
 test: ## every test that needs neither root nor QEMU
 	$(GO) test -timeout $(TIMEOUT) $(PACKAGES)
 
+# go test cannot see what the guest runs: a result of its cache would stand for other code.
 test-rxe: ## the tests on the kernel's Soft-RoCE, in a guest under QEMU
-	RS_REQUIRE=rxe $(GO) test -v -timeout 40m ./tests/rxe
+	RS_REQUIRE=rxe $(GO) test -v -count=1 -timeout 40m ./tests/rxe
 
 bench-rxe: ## the provider ibv beside perftest, and soft beside rxe, in one guest
 	RS_REQUIRE=rxe RS_BENCH=1 $(GO) test -v -count=1 -timeout 40m -run 'TestGuestSpeed$$' ./tests/rxe

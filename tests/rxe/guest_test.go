@@ -81,6 +81,9 @@ func runGuest(t *testing.T, bins []testBinary) ([]section, string) {
 		}
 		j.programs = append(j.programs, b.build(t, j.dir))
 	}
+	if len(j.programs) == 0 {
+		t.Fatalf("RS_RXE_ONLY=%s names no program of the guest", os.Getenv("RS_RXE_ONLY"))
+	}
 	buildCommand(t, j.dir)
 	start := time.Now()
 	sections, err := j.run(t, k, liveOutput())
