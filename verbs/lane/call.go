@@ -167,7 +167,7 @@ func (l *Lane) stopped(ctx context.Context, start time.Time) error {
 		return l.down("call")
 	case ctx.Err() != nil:
 		return l.errorf(LayerWait, "call", ctx.Err())
-	case time.Since(start) > l.cfg.TrackedTimeout:
+	case time.Since(start) >= l.cfg.TrackedTimeout:
 		return l.trackedTimeout()
 	}
 	return nil
@@ -185,7 +185,7 @@ func (l *Lane) waitRoom(ctx context.Context) error {
 			return err
 		}
 		if !l.poller.help() {
-			if time.Since(start) > l.cfg.Spin {
+			if time.Since(start) >= l.cfg.Spin {
 				return l.sleepForRoom(ctx, start)
 			}
 			runtime.Gosched()
