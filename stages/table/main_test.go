@@ -2,6 +2,7 @@ package table
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"unsafe"
 
 	"go.uber.org/goleak"
+
+	"github.com/railstore/railstore/pipeline"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -161,6 +164,14 @@ func content(t testing.TB, tb *Table) map[uint64]string {
 		}
 	}
 	return out
+}
+
+func layerOf(err error) pipeline.Layer {
+	var pe *pipeline.Error
+	if !errors.As(err, &pe) {
+		return ""
+	}
+	return pe.Layer
 }
 
 func ctx(t testing.TB) context.Context { return t.Context() }
