@@ -182,6 +182,8 @@ type Reader struct {
 	OnRailFailure         string   `json:"onRailFailure"`
 	MinRails              int      `json:"minRails"`
 	Weights               string   `json:"weights"`
+	Hedge                 bool     `json:"hedge"`
+	Quarantine            Duration `json:"quarantine"`
 	Recheck               bool     `json:"recheck"`
 }
 

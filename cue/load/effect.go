@@ -24,7 +24,6 @@ var without = []struct{ pattern, value, then string }{
 	{"server.getWorkers", "", "there is no parameter store yet"},
 	{"server.coroutinesPerThread", "", "a shard has one polling thread a rail"},
 	{"objects.directIO", "", "files are read and written through the page cache"},
-	{"reader.weights", "measured", "rails carry what their weights say"},
 	{"shards[].store", "", "there is no parameter store yet"},
 }
 

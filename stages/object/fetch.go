@@ -56,7 +56,7 @@ func newReadJob(w *Worker, o *Object, ext *Extent, rails []PlanRail, excluded []
 	return j
 }
 
-// run carries out the plan, and, with Reroute, new plans for what failed paths
+// run carries out the plan, and, with Failover, new plans for what failed paths
 // left over, until everything is there or a shard is out of reach.
 func (j *readJob) run(ctx context.Context, plan *Plan) error {
 	for i := range plan.Rails {

@@ -15,18 +15,21 @@ type Limits struct {
 	MaxConns           int           // tasks at once
 	MaxInflightPerRail int64         // bytes asked for and not yet there
 	MaxInflight        int64
-	TaskMaxStripes     int    // stripes of one task; 0 does not split
-	TaskDepth          int    // stripes in flight of one task
-	OnRailFailure      string // FailRead | Reroute
-	MinRails           int    // healthy rails without which nothing is begun
-	Recheck            bool   // look the object up again after reading it
-	StaleRetries       int    // times a read starts over because the object changed
+	TaskMaxStripes     int           // stripes of one task; 0 does not split
+	TaskDepth          int           // stripes in flight of one task
+	OnRailFailure      string        // FailRead | Failover
+	MinRails           int           // healthy rails without which nothing is begun
+	Adaptive           bool          // the rails' shares follow what they carried lately
+	Hedge              bool          // near a deadline late stripes are asked for over another rail, too
+	Quarantine         time.Duration // for which a rail that delivered wrong bytes is left alone
+	Recheck            bool          // look the object up again after reading it
+	StaleRetries       int           // times a read starts over because the object changed
 }
 
 // What a read does when a rail fails under it.
 const (
-	FailRead = "fail"    // the read fails, nothing is handed over
-	Reroute  = "reroute" // the other rails take over what is missing
+	FailRead = "fail"     // the read fails, nothing is handed over
+	Failover = "failover" // the others take over what is missing, if that fits the deadline
 )
 
 // DefaultLimits are the limits of a deployment that says nothing.
@@ -35,7 +38,7 @@ func DefaultLimits() Limits {
 		IOTimeout: 30 * time.Second, Cooldown: 10 * time.Second,
 		MaxConnsPerRail: 8, MaxConns: 32,
 		MaxInflightPerRail: 64 << 20, MaxInflight: 256 << 20,
-		TaskDepth: 2, OnRailFailure: Reroute, MinRails: 1, Recheck: true, StaleRetries: 1,
+		TaskDepth: 2, OnRailFailure: Failover, MinRails: 1, Hedge: true, Quarantine: time.Minute, Recheck: true, StaleRetries: 1,
 	}
 }
 
@@ -65,17 +68,18 @@ func LimitsOf(r deploy.Reader) Limits {
 		l.OnRailFailure = r.OnRailFailure
 	}
 	set(&l.MinRails, r.MinRails)
+	l.Adaptive, l.Hedge, l.Quarantine = r.Weights == "adaptive", r.Hedge, r.Quarantine.D()
 	l.Recheck = r.Recheck
 	return l
 }
 
 func (l *Limits) check() error {
 	switch {
-	case l.IOTimeout <= 0, l.Cooldown < 0, l.MaxConnsPerRail < 1, l.MaxConns < 1, l.MaxInflight < 1, l.MaxInflightPerRail < 1,
+	case l.IOTimeout <= 0, l.Cooldown < 0, l.Quarantine < 0, l.MaxConnsPerRail < 1, l.MaxConns < 1, l.MaxInflight < 1, l.MaxInflightPerRail < 1,
 		l.TaskMaxStripes < 0, l.TaskDepth < 1, l.MinRails < 1, l.StaleRetries < 0:
 		return fmt.Errorf("%w: limits %+v", ErrBadRequest, *l)
-	case l.OnRailFailure != FailRead && l.OnRailFailure != Reroute:
-		return fmt.Errorf("%w: onRailFailure %q: want %q or %q", ErrBadRequest, l.OnRailFailure, FailRead, Reroute)
+	case l.OnRailFailure != FailRead && l.OnRailFailure != Failover:
+		return fmt.Errorf("%w: onRailFailure %q: want %q or %q", ErrBadRequest, l.OnRailFailure, FailRead, Failover)
 	}
 	return nil
 }

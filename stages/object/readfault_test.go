@@ -42,7 +42,7 @@ func TestReadLosesRail(t *testing.T) {
 				t.Errorf("blamed %v: %v", pe.Where, err)
 			}
 			x.net.counts["fetch"] = 0
-			x.cfg.Limits.OnRailFailure = Reroute
+			x.cfg.Limits.OnRailFailure = Failover
 			var errw error
 			if x.w, errw = NewWorker(x.cfg); errw != nil {
 				t.Fatal(errw)
