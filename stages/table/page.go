@@ -69,7 +69,8 @@ func (s *Store) growLocked(lack int) error {
 		if room < need {
 			return &LimitError{Field: "rows", Need: need, Used: s.used, Limit: s.limit}
 		}
-		want = min(want, room)
+		// Near the limit by halves: the index needs some of what is left for the same rows.
+		want = min(want, max(need, room/2/page*page))
 	}
 	if err := s.chargeLocked("rows", want); err != nil {
 		return err
@@ -151,7 +152,9 @@ func (s *Store) growIndexLocked() error {
 		want *= 2
 	}
 	if s.limit > 0 {
-		want = min(want, max(s.limit-s.used, 0)/segmentBytes*segmentBytes)
+		// A little of what is left, the least that an empty table needs: rows need the most.
+		room := max(s.limit-s.used, 0) / segmentBytes
+		want = min(want, min(room, max(room/8, 1<<firstDepth))*segmentBytes)
 		if want == 0 {
 			return &LimitError{Field: "index", Need: segmentBytes, Used: s.used, Limit: s.limit}
 		}
