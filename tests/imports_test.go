@@ -44,8 +44,9 @@ var layers = map[string][]string{
 	"ctrl/internal/pb":         {},
 
 	// Level 2.
-	"stages/rail":  {"pipeline", "cue/deploy", "verbs", "verbs/fabric", "ctrl"},
-	"stages/table": {"pipeline", "verbs"},
+	"stages/rail":    {"pipeline", "cue/deploy", "verbs", "verbs/fabric", "ctrl"},
+	"stages/table":   {"pipeline", "verbs"},
+	"stages/vectors": {"pipeline"},
 
 	// Level 3.
 	"stages/lanes":  {"pipeline", "cue/deploy", "verbs", "verbs/lane", "ctrl", "stages/rail"},
@@ -56,7 +57,7 @@ var layers = map[string][]string{
 
 	// Level 4.
 	"bin/rs/cmd": {"cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/ibv", "verbs/fabric", "verbs/lane", "verbs/perf",
-		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/ps", "stages/table", "stages/launch"},
+		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/ps", "stages/table", "stages/vectors", "stages/launch"},
 	"bin/rs": {"bin/rs/cmd"},
 
 	// Level 5.
