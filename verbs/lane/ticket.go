@@ -73,6 +73,19 @@ func (t Ticket) View(ctx context.Context, use func(r Response, body []byte) erro
 	return t.wait(ctx, nil, use)
 }
 
+// Ready reports whether a Wait would not have to wait.
+func (t Ticket) Ready() bool {
+	if t.l == nil || t.s.claim.Load() != t.claim || !t.l.inside.enter() {
+		return true
+	}
+	defer t.l.inside.leave()
+	if t.l.epoch.Load() != t.epoch() || t.l.State() != Active {
+		return true
+	}
+	t.l.poller.help()
+	return t.l.answered(t.s)
+}
+
 // Cancel gives the request up, as a Wait whose context has ended.
 func (t Ticket) Cancel() {
 	ctx, cancel := context.WithCancel(context.Background())
