@@ -25,7 +25,9 @@ import (
 type world struct {
 	dep    *deploy.Deployment
 	driver verbs.Driver
+	open   func(deploy.Rail) verbs.Driver // instead of driver, if set
 	server *ctrl.Server
+	other  lane.Handler // of the operations 0x80 and above, if set
 	ctx    context.Context
 
 	release     chan struct{} // ends the requests that shards hold
@@ -112,7 +114,12 @@ func (w *world) member(t *testing.T, scope *pipeline.Scope, host string, id ctrl
 	cfg, err := ConfigOf(w.ctx, w.dep)
 	must(err)
 	rails, err := pipeline.Run(w.ctx, scope, rail.Resolve, rail.ResolveInput{Deployment: w.dep, Host: host,
-		Drivers: func(string, deploy.Rail) (verbs.Driver, error) { return w.driver, nil }})
+		Drivers: func(_ string, r deploy.Rail) (verbs.Driver, error) {
+			if w.open != nil {
+				return w.open(r), nil
+			}
+			return w.driver, nil
+		}})
 	must(err)
 	set, err := pipeline.Run(w.ctx, scope, rail.Allocate, rail.AllocateInput{Deployment: w.dep, Host: host, Rails: rails, Demand: demand(w.dep, cfg)})
 	must(err)
@@ -143,6 +150,10 @@ func (w *world) serve(t *testing.T, scope *pipeline.Scope, id int) (*Server, *ra
 	set, c, cfg := w.member(t, scope, fmt.Sprintf("s%d", id), ctrl.ShardID(id), ServerDemand)
 	r := new(Router)
 	r.Handle(7, lane.HandlerFunc(func(x *lane.Exchange) {
+		if w.other != nil && x.Op() >= 0x0780 {
+			w.other.Serve(x)
+			return
+		}
 		w.mu.Lock()
 		w.done[x.Token()]++
 		w.mu.Unlock()
