@@ -38,22 +38,21 @@ func TestBatchesThatDoNotFit(t *testing.T) {
 	pin := s.Pin("test")
 	other := openTest(t, Config{})
 	foreign := other.Pin("foreign")
-	// More keys than any memory has, over memory that nobody may read.
-	huge := unsafe.Slice(&keys[0], math.MaxInt/8/2)
 	for what, call := range map[string]func() error{
-		"get short":      func() error { _, err := tb.Get(keys, make([]float32, 11), nil); return err },
-		"get long":       func() error { _, err := tb.Get(keys, make([]float32, 13), nil); return err },
-		"get one more":   func() error { _, err := tb.Get(keys, make([]float32, 16), nil); return err },
-		"get found":      func() error { _, err := tb.Get(keys, make([]float32, 12), []uint64{}); return err },
-		"get huge":       func() error { _, err := tb.Get(huge, make([]float32, 12), nil); return err },
-		"exists found":   func() error { _, err := tb.Exists(sequence(0, 65), make([]uint64, 1)); return err },
-		"put":            func() error { return tb.Put(keys, make([]float32, 8)) },
-		"put nothing":    func() error { return tb.Put(keys, nil) },
-		"put huge":       func() error { return tb.Put(huge, make([]float32, 8)) },
-		"update":         func() error { _, err := tb.Update(keys, make([]float32, 8), Token{}); return err },
-		"locate":         func() error { _, err := tb.Locate(pin, keys, make([]RowRef, 2)); return err },
-		"locate unpined": func() error { _, err := tb.Locate(nil, keys, make([]RowRef, 3)); return err },
-		"locate foreign": func() error { _, err := tb.Locate(foreign, keys, make([]RowRef, 3)); return err },
+		"get short":            func() error { _, err := tb.Get(keys, make([]float32, 11), nil); return err },
+		"get long":             func() error { _, err := tb.Get(keys, make([]float32, 13), nil); return err },
+		"get one more":         func() error { _, err := tb.Get(keys, make([]float32, 16), nil); return err },
+		"get found":            func() error { _, err := tb.Get(keys, make([]float32, 12), []uint64{}); return err },
+		"times dim wraps to 0": func() error { return tb.fail("t", tb.checkFloats("rows", math.MaxInt/2+1, 0)) },
+		"times dim wraps to 4": func() error { return tb.fail("t", tb.checkFloats("rows", math.MaxInt/2+2, 4)) },
+		"too many":             func() error { return tb.fail("t", tb.checkBatch(maxBatch+1)) },
+		"exists found":         func() error { _, err := tb.Exists(sequence(0, 65), make([]uint64, 1)); return err },
+		"put":                  func() error { return tb.Put(keys, make([]float32, 8)) },
+		"put nothing":          func() error { return tb.Put(keys, nil) },
+		"update":               func() error { _, err := tb.Update(keys, make([]float32, 8), Token{}); return err },
+		"locate":               func() error { _, err := tb.Locate(pin, keys, make([]RowRef, 2)); return err },
+		"locate unpined":       func() error { _, err := tb.Locate(nil, keys, make([]RowRef, 3)); return err },
+		"locate foreign":       func() error { _, err := tb.Locate(foreign, keys, make([]RowRef, 3)); return err },
 	} {
 		var se *ShapeError
 		if err := call(); !errors.As(err, &se) || se.Table != "t" || layerOf(err) != "usage" {
