@@ -180,7 +180,7 @@ func (b *verbsBench) local(ctx context.Context, t perf.Test) (err error) {
 	}
 	res, err := perf.Between(ctx, x, y)
 	if err != nil {
-		return pipeline.Wrap(err, pipeline.LayerDevice, t.Name(), pipeline.Nowhere)
+		return b.failed(err, t)
 	}
 	return b.print(t, res, x, r, "this process, "+peer)
 }
@@ -225,7 +225,7 @@ func (b *verbsBench) measureOne(ctx context.Context, addr string, t perf.Test) (
 	}
 	res, err := x.Initiate(ctx)
 	if err != nil {
-		return pipeline.Wrap(err, pipeline.LayerDevice, t.Name(), pipeline.Nowhere)
+		return b.failed(err, t)
 	}
 	return b.print(t, res, x, r, addr)
 }
@@ -284,7 +284,9 @@ func (b *verbsBench) answerOne(ctx context.Context, conn net.Conn) (err error) {
 	if err := enc.Encode(true); err != nil {
 		return err
 	}
-	// The measuring end closes the connection when it is done or has died.
+	// The measuring end closes the connection when it is done or has died. How long
+	// that may take is for its --timeout to say.
+	_ = conn.SetDeadline(time.Time{})
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -301,20 +303,43 @@ func (b *verbsBench) answerOne(ctx context.Context, conn net.Conn) (err error) {
 	return err
 }
 
+// packetCounts are those of the measuring end; a provider that does not count has none.
+type packetCounts struct {
+	PacketsSent     *uint64 `json:"packets_sent,omitempty"`
+	PacketsReceived *uint64 `json:"packets_received,omitempty"`
+	Retransmits     *uint64 `json:"retransmits,omitempty"`
+	Timeouts        *uint64 `json:"timeouts,omitempty"`
+}
+
+func packetCountsOf(s verbs.QPStats) packetCounts {
+	if s.PacketsSent == 0 {
+		return packetCounts{} // nothing was measured without a packet
+	}
+	return packetCounts{&s.PacketsSent, &s.PacketsReceived, &s.Retransmits, &s.Timeouts}
+}
+
+// failed says of a measurement that did not come to its end which option is in its way.
+func (b *verbsBench) failed(err error, t perf.Test) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return pipeline.Errorf(pipeline.LayerDevice, t.Name(), pipeline.Nowhere, "not through within %v: %w", b.c.Duration(flagTimeout), err).
+			WithHint("allow more with --timeout, or ask for fewer --iters")
+	}
+	return pipeline.Wrap(err, pipeline.LayerDevice, t.Name(), pipeline.Nowhere)
+}
+
 func (b *verbsBench) print(t perf.Test, r perf.Result, e *perf.End, on *rail.Rail, peer string) error {
 	a := b.app
 	if a.json {
 		return a.printJSON(struct {
 			perf.Result
-			Device      string        `json:"device"`
-			Provider    string        `json:"provider"`
-			Peer        string        `json:"peer"`
-			MTU         int           `json:"mtu"`
-			QPs         int           `json:"qps"`
-			Depth       int           `json:"depth"`
-			Retransmits uint64        `json:"retransmits"`
-			Stats       verbs.QPStats `json:"stats"`
-		}{r, on.Ctx.Name(), on.Provider(), peer, e.MTU(), t.QPs, t.Depth, e.Stats().Retransmits, e.Stats()})
+			Device   string `json:"device"`
+			Provider string `json:"provider"`
+			Peer     string `json:"peer"`
+			MTU      int    `json:"mtu"`
+			QPs      int    `json:"qps"`
+			Depth    int    `json:"depth"`
+			packetCounts
+		}{r, on.Ctx.Name(), on.Provider(), peer, e.MTU(), t.QPs, t.Depth, packetCountsOf(e.Stats())})
 	}
 	if b.c.Bool("go") {
 		a.printf("%s\n", r.GoBench(on.Ctx.Name()))
