@@ -127,7 +127,7 @@ func TestCancelQuarantinesTheSlot(t *testing.T) {
 // makes the lane dirty when the wait time-out is over.
 func TestAbandonedRequestRetiresTheLane(t *testing.T) {
 	stop := make(chan struct{})
-	r := newRig(t, rigOptions{cfg: Config{Slots: 2, WaitTimeout: 60 * time.Millisecond}, workers: 1}, HandlerFunc(func(*Exchange) { <-stop }))
+	r := newRig(t, rigOptions{cfg: Config{Slots: 2, WaitTimeout: 500 * time.Millisecond}, workers: 1}, HandlerFunc(func(*Exchange) { <-stop }))
 	t.Cleanup(func() { close(stop) })
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()

@@ -16,11 +16,12 @@ import (
 func (l *Lane) BeginRebuild() (bool, error) {
 	l.life.Lock()
 	defer l.life.Unlock()
-	if l.closed || !l.rebuildable.Load() || !l.state.CompareAndSwap(uint32(Dirty), uint32(Rebuilding)) {
+	l.failing.Lock() // whoever made it Dirty has done then
+	begun := !l.closed && l.rebuildable.Load() && l.state.CompareAndSwap(uint32(Dirty), uint32(Rebuilding))
+	l.failing.Unlock()
+	if !begun {
 		return false, nil
 	}
-	l.failing.Lock() // whoever made it Dirty has done
-	l.failing.Unlock()
 	if err := l.quiet(); err != nil {
 		l.state.Store(uint32(Dead))
 		return false, l.errorf(LayerPost, "rebuild", err)

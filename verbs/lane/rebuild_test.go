@@ -250,8 +250,7 @@ func TestFailEachVerb(t *testing.T) {
 			s[0].p.help()
 		}
 		for i := range s {
-			s[i].p.mu.Lock() // each holds it until it has posted what it owed
-			s[i].p.mu.Unlock()
+			_ = s[i].p.Err() // waits for the lock, which is held until what is owed was posted
 		}
 		return nil
 	})
