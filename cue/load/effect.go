@@ -9,22 +9,15 @@ import (
 // pattern ([] for every index); a name stands for all that is in it. With a value,
 // only that value has no effect. An entry goes when its code comes.
 var without = []struct{ pattern, value, then string }{
-	{"tables", "", "there is no parameter store yet"},
 	{"jobs", "", "there is no `rs run` yet; use `rs read`"},
 	{"profile", "", "no process writes profiles yet"},
-	{"retry", "", "requests are tried once"},
+	{"retry.hedgeAfter", "", "no request is sent twice"},
 	{"control.store", "etcd", "only bbolt and memory are there yet"},
 	{"control.endpoints", "", "the etcd store is not there yet"},
-	{"lanes.asyncDepth", "", "there are no asynchronous streams yet"},
-	{"lanes.getResponseMode", "", "there is no parameter store yet"},
-	{"lanes.putProtocolVersion", "", "there is no parameter store yet"},
-	{"lanes.putV2TransferMode", "", "there is no parameter store yet"},
 	{"pipeline.serve", "", "`rs up` waits as long as --timeout says"},
 	{"server.threads", "", "a shard has one polling thread a rail"},
-	{"server.getWorkers", "", "there is no parameter store yet"},
-	{"server.coroutinesPerThread", "", "a shard has one polling thread a rail"},
+	{"server.coroutinesPerThread", "", "a polling thread looks at all its lanes; what takes long is done by workers"},
 	{"objects.directIO", "", "files are read and written through the page cache"},
-	{"shards[].store", "", "there is no parameter store yet"},
 }
 
 var anyIndex = regexp.MustCompile(`\[[0-9]+\]`)

@@ -95,7 +95,10 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	if err := control.SetReport(s.lanes.Report); err != nil {
 		return nil, err
 	}
-	return s, s.finish(ctx, &cfg, staging)
+	if err := s.finish(ctx, &cfg, staging); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // AttachConfig is SessionConfig for lanes that are there.
@@ -120,7 +123,10 @@ func Attach(ctx context.Context, cfg AttachConfig) (_ *Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.finish(ctx, &sc, staging)
+	if err := s.finish(ctx, &sc, staging); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // stage maps and registers the memory for rows, if a way of rows needs it.

@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/railstore/railstore/stages/lanes"
 	"github.com/railstore/railstore/stages/launch"
 	"github.com/railstore/railstore/stages/object"
+	"github.com/railstore/railstore/stages/ps"
 	"github.com/railstore/railstore/stages/rail"
 	"github.com/railstore/railstore/verbs"
 )
@@ -62,12 +64,17 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	if err != nil {
 		return pipeline.Wrap(err, pipeline.LayerStorage, "serve", at)
 	}
+	if _, err := r.startTables(scope, sh, set, router); err != nil {
+		return err
+	}
+	sort, pools := ps.Sort(d.Server.GetWorkers)
 	join := pipeline.Stage[*rail.Set, *ctrl.Client]{Name: "join", Layer: pipeline.LayerControl, Deadline: d.Pipeline.Publish.Deadline.D(), Run: r.join}
 	client, err := pipeline.Run(ctx, scope, join, set)
 	if err != nil {
 		return err
 	}
-	server := lanes.Serve(ctx, scope, lanes.ServerInput{Set: set, Control: client, Shard: r.shard, Config: cfg, Handler: router, Workers: d.Server.StorageWorkers})
+	server := lanes.Serve(ctx, scope, lanes.ServerInput{Set: set, Control: client, Shard: r.shard, Config: cfg, Handler: router, Workers: d.Server.StorageWorkers,
+		Sort: sort, Pools: pools})
 	if err := client.SetReport(server.Report); err != nil {
 		return err
 	}
@@ -142,6 +149,17 @@ func (r shardRun) startObjects(scope *pipeline.Scope, sh *deploy.Shard, set *rai
 	scope.DeferClose("object service", func() error { service.Close(); return nil })
 	router.Handle(uint8(object.OpStoreStripe>>8), service)
 	return store, nil
+}
+
+// startTables opens the shard's table store and serves it.
+func (r shardRun) startTables(scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) (*ps.Service, error) {
+	service, err := ps.Serve(scope, ps.ServeConfig{Deployment: r.deployment, Shard: sh, Rails: set, Workers: r.deployment.Server.StorageWorkers,
+		Snapshots: r.absolute(filepath.Join("tables", fmt.Sprintf("shard-%d", r.shard))), Measure: r.deployment.Profile.Enabled})
+	if err != nil {
+		return nil, err
+	}
+	router.Handle(ps.Family, service)
+	return service, nil
 }
 
 func (r shardRun) absolute(path string) string {
