@@ -11,6 +11,7 @@ var (
 	ErrNotFound = errors.New("object not found")
 	ErrExists   = errors.New("object exists")
 	ErrSource   = errors.New("source cannot be put")
+	ErrRange    = errors.New("range outside the object")
 	ErrConflict = errors.New("another writer was faster")
 	// ErrUnknownOutcome is a commit whose answer got lost and that a lookup could
 	// not settle. Nothing is deleted then: one of the two generations is whole.
@@ -26,6 +27,7 @@ var (
 	ErrUnknownShard    = errors.New("stripe on an unknown shard or directory")
 	ErrForeign         = errors.New("placement of another object")
 	ErrDescriptor      = errors.New("descriptor does not add up")
+	ErrNoChecksum      = errors.New("stripe without a checksum")
 )
 
 // What a shard answers. Each is a different status on the wire, so that the
@@ -53,9 +55,11 @@ var (
 	ErrNotQuiet   = errors.New("the peer may still touch the memory")
 	ErrNoMemory   = errors.New("not enough registered memory")
 	ErrIncomplete = errors.New("object incomplete")
-	ErrLost       = errors.New("the catalog names a stripe that its shard does not have")
-	ErrWrongDir   = errors.New("not the directory of this shard")
-	ErrClosed     = errors.New("closed")
+	// ErrTooLate ends a read whose rest the rails that are left cannot bring in time.
+	ErrTooLate  = errors.New("the deadline is too near")
+	ErrLost     = errors.New("the catalog names a stripe that its shard does not have")
+	ErrWrongDir = errors.New("not the directory of this shard")
+	ErrClosed   = errors.New("closed")
 )
 
 // class says what a failure of one stripe means for the rest of the job.

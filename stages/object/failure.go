@@ -150,10 +150,11 @@ var layerTable = []struct {
 	sentinels []error
 }{
 	{pipeline.LayerIntegrity, []error{ErrChecksum, ErrCorrupt, ErrStale, ErrIncomplete, ErrLost, ErrStripeNotFound}},
-	{pipeline.LayerPlacement, []error{ErrMissingStripe, ErrDuplicateStripe, ErrOutOfBounds, ErrWrongLength, ErrUnknownShard, ErrForeign, ErrDescriptor}},
+	{pipeline.LayerPlacement, []error{ErrMissingStripe, ErrDuplicateStripe, ErrOutOfBounds, ErrWrongLength, ErrUnknownShard, ErrForeign, ErrDescriptor, ErrNoChecksum}},
 	{pipeline.LayerStorage, []error{ErrNoSpace, ErrIO, ErrWrongDir}},
-	{pipeline.LayerUsage, []error{ErrName, ErrExists, ErrNotFound, ErrSource, ErrBadRequest, ErrTooSmall}},
+	{pipeline.LayerUsage, []error{ErrName, ErrExists, ErrNotFound, ErrSource, ErrBadRequest, ErrTooSmall, ErrRange}},
 	{pipeline.LayerControl, []error{ErrConflict, ErrUnknownOutcome}},
+	{pipeline.LayerWait, []error{ErrTooLate}},
 	{pipeline.LayerResource, []error{ErrNoMemory, ErrNoRails}},
 	{pipeline.LayerInternal, []error{ErrInternal}},
 }
@@ -167,6 +168,7 @@ func hintFor(err error) string {
 		{ErrExists, "leave out --if-absent to replace it, or remove it first with: rs rm"},
 		{ErrNoSpace, "make room in that directory, or give the shard another one"},
 		{ErrNoMemory, "raise reader.maxStagingBytes, or the shard's slab"},
+		{ErrNoChecksum, "it was stored by a program that kept none: put it again; what cannot be verified is not read"},
 		{ErrLost, "put the object again; rs stat -v tells in which directory its stripes are"},
 		{ErrCorrupt, "the copy on disk is damaged: put the object again and check the disk"},
 		{verbs.WCRetryExceeded, "the shard does not answer: rs status tells whether it runs, rs up starts those that have died"},

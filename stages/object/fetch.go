@@ -10,98 +10,7 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
-
-	"github.com/railstore/railstore/pipeline"
 )
-
-// readJob moves the stripes of one object into one extent.
-type readJob struct {
-	w      *Worker
-	o      *Object
-	ext    *Extent
-	opt    ReadOptions
-	refs   []StripeRef // by stripe index
-	offs   []uint64
-	meters map[string]*meter
-	order  *inOrder
-
-	excluded []string // rails and paths that were down from the start
-
-	mu       sync.Mutex
-	rails    []PlanRail         // without the paths that failed in this job
-	missing  []uint32           // stripes for the next round
-	bad      []badStripe        // stripes that came wrong
-	dirty    map[Path]bool      // paths whose writes may still come
-	lost     map[Path]error     // paths that failed
-	fatal    error              // first error that ends the read
-	stop     context.CancelFunc // of the round
-	rereads  uint64
-	rerouted uint64
-}
-
-func newReadJob(w *Worker, o *Object, ext *Extent, rails []PlanRail, excluded []string, opt ReadOptions) *readJob {
-	j := &readJob{
-		w: w, o: o, ext: ext, opt: opt, rails: rails, excluded: excluded,
-		refs: make([]StripeRef, len(o.Placement.Stripes)), offs: make([]uint64, len(o.Placement.Stripes)),
-		meters: make(map[string]*meter, len(rails)), dirty: map[Path]bool{}, lost: map[Path]error{},
-	}
-	for i := range o.Placement.Stripes {
-		s := &o.Placement.Stripes[i]
-		j.refs[s.Index], j.offs[s.Index] = refOf(o, s), s.Offset
-	}
-	for i := range rails {
-		j.meters[rails[i].Name] = &meter{}
-	}
-	j.order = newInOrder(ext.Bytes(), o.StripeBytes, len(j.refs))
-	return j
-}
-
-// run carries out the plan, and, with Failover, new plans for what failed paths
-// left over, until everything is there or a shard is out of reach.
-func (j *readJob) run(ctx context.Context, plan *Plan) error {
-	for i := range plan.Rails {
-		r := &plan.Rails[i]
-		j.meters[r.Name].plan(r.PlannedBytes)
-		j.w.rails[r.Name].meter.plan(r.PlannedBytes)
-	}
-	for {
-		j.round(ctx, plan)
-		err := j.fence(ctx)
-		if err == nil && j.fatal == nil {
-			j.rereadBad(ctx)
-			err = j.fence(ctx)
-		}
-		switch {
-		case err != nil:
-			j.ext.Condemn()
-			return both(j.fatal, err)
-		case j.fatal != nil:
-			return j.fatal
-		case len(j.missing) == 0:
-			return nil
-		}
-		if plan, err = BuildPlan(j.o, j.rails, j.w.cfg.Limits, j.missing); err != nil {
-			return fmt.Errorf("%w: %w", err, j.causes())
-		}
-		for i := range plan.Rails {
-			j.rerouted += plan.Rails[i].PlannedBytes
-		}
-		j.missing = nil
-	}
-}
-
-// causes are the failures of all paths, in one line.
-func (j *readJob) causes() error {
-	var out pathErrors
-	for _, n := range j.w.cfg.Nodes {
-		for i := range j.w.cfg.Rails {
-			if err := j.lost[Path{j.w.cfg.Rails[i].Name, n.Shard}]; err != nil {
-				out = append(out, err)
-			}
-		}
-	}
-	return out.err()
-}
 
 // round runs the tasks of a plan and waits for all of them. Each rail starts its
 // tasks in the plan's order as the caps allow.
@@ -122,11 +31,13 @@ func (j *readJob) round(ctx context.Context, plan *Plan) {
 		}
 		perRail[t.rail] = append(perRail[t.rail], t)
 	}
+	j.running = paths
 	var wg sync.WaitGroup
 	for _, tasks := range perRail {
 		wg.Go(func() { j.runRail(rctx, &wg, tasks, paths) })
 	}
 	wg.Wait()
+	j.running = nil
 	if err := ctx.Err(); err != nil && j.fatal == nil && (len(j.missing) > 0 || !j.order.done()) {
 		j.fatal = context.Cause(ctx)
 	}
@@ -210,11 +121,11 @@ func (j *readJob) settle(r *pathRun, stripe uint32, err error) {
 	default:
 		j.missing = append(j.missing, stripe)
 		j.losePathLocked(r.ctx, r.at, fail("read", err, &r.at))
-		r.stop(errPathFailed)
 	}
 }
 
-// losePathLocked takes a path out of the read after a failure.
+// losePathLocked takes a path out of the read after a failure, and ends what is under
+// way on it. A canary that fails never ends a read: nobody counted on it.
 func (j *readJob) losePathLocked(ctx context.Context, at Path, err error) {
 	if _, known := j.lost[at]; !known {
 		j.lost[at] = err
@@ -226,8 +137,11 @@ func (j *readJob) losePathLocked(ctx context.Context, at Path, err error) {
 			}
 		}
 		j.rails = rails
+		if r := j.running[at]; r != nil {
+			r.stop(errPathFailed)
+		}
 	}
-	if j.w.cfg.Limits.OnRailFailure == FailRead {
+	if j.w.cfg.Limits.OnRailFailure == FailRead && !j.canary[at] {
 		j.endLocked(err)
 	}
 }
@@ -240,103 +154,88 @@ func (j *readJob) endLocked(err error) {
 	j.stop()
 }
 
-// badStripe is a stripe that arrived with wrong bytes.
-type badStripe struct {
-	stripe uint32
-	from   Path
-	err    error
-}
-
-// rereadBad gets the stripes that came wrong once more, one at a time, over
-// another rail if one reaches the shard. The shard is asked to check its file, so
-// a second failure tells a damaged disk from a damaged path.
-func (j *readJob) rereadBad(ctx context.Context) {
-	bad := j.bad
-	j.bad = nil
-	for _, b := range bad {
-		at := b.from
-		for i := range j.rails {
-			if j.rails[i].Name != at.Rail && j.rails[i].reaches(at.Shard) {
-				at.Rail = j.rails[i].Name
-				break
-			}
-		}
-		j.rereads++
-		shard := at.Shard
-		pipeline.Emit(ctx, pipeline.Event{Event: "stripe_reread", Shard: &shard, Rail: b.from.Rail, Reason: b.err.Error(), Fields: map[string]any{"stripe": b.stripe, "over": at.Rail}})
-		err := j.fetchAlone(ctx, at, b.stripe)
-		if err == nil {
-			continue
-		}
-		if errors.Is(err, ErrNotQuiet) {
-			j.dirty[at] = true
-		}
-		switch classify(err) {
-		case classTransport:
-			j.missing = append(j.missing, b.stripe)
-			j.losePathLocked(ctx, at, fail("read", err, &at))
-		case classCanceled:
-			j.endLocked(context.Cause(ctx))
-		default:
-			// The first error comes first: the bytes were wrong.
-			j.endLocked(fail("read", fmt.Errorf("%w; read again over rail %s: %w", b.err, at.Rail, err), &b.from))
-		}
-		if j.fatal != nil {
-			return
-		}
-	}
-}
-
-// fetchAlone fetches one stripe under the caps, outside a plan.
-func (j *readJob) fetchAlone(ctx context.Context, at Path, stripe uint32) error {
-	release, err := take(ctx, j.w.rails[at.Rail].conns, j.w.conns, 1)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return j.fetch(ctx, at, stripe, true)
-}
-
-// fetch gets one stripe over one path and verifies it where it arrived, on the
-// goroutine that asked for it.
+// fetch gets one stripe over one path to where it belongs, and verifies it there, on
+// the goroutine that asked for it. It may come over another path in the end; see
+// hedge.
 func (j *readJob) fetch(ctx context.Context, at Path, stripe uint32, verify bool) error {
+	if when, ok := j.hedgeAt(); ok {
+		return j.hedge(ctx, at, stripe, when)
+	}
+	x := j.transfer(ctx, at, stripe, j.piece(stripe), verify)
+	x.settle()
+	if x.err == nil {
+		j.have(stripe)
+	}
+	return x.err
+}
+
+// have says that a stripe is where it belongs.
+func (j *readJob) have(stripe uint32) {
+	j.order.add(stripe - j.span.first)
+	if j.opt.Progress != nil {
+		j.opt.Progress(j.refs[stripe].Length)
+	}
+}
+
+// transferred is one transfer that is over and not yet counted.
+type transferred struct {
+	err    error
+	meters []*meter // nil: it did not begin
+	n      uint64
+	start  time.Time
+	end    time.Time
+	out    outcome
+}
+
+// settle counts the transfer for what it was.
+func (x *transferred) settle() { x.settleAs(x.out) }
+
+// settleAs counts it for something else: of two transfers of one stripe only one has
+// moved it.
+func (x *transferred) settleAs(o outcome) {
+	for _, m := range x.meters {
+		m.end(x.n, x.start, x.end, o)
+	}
+	x.meters = nil
+}
+
+// transfer moves one stripe over one path to a place and verifies it there.
+func (j *readJob) transfer(ctx context.Context, at Path, stripe uint32, dst Piece, verify bool) (x transferred) {
 	w, ref := j.w, &j.refs[stripe]
 	release, err := w.takeBytes(ctx, at.Rail, ref.Length)
 	if err != nil {
-		return err
+		return transferred{err: err}
 	}
 	defer release()
-	dst := j.ext.Piece(j.offs[stripe], ref.Length)
-	start := time.Now()
-	mine, rail := j.meters[at.Rail], &w.rails[at.Rail].meter
-	mine.begin(ref.Length, start)
-	rail.begin(ref.Length, start)
-	err = w.fetchVerified(ctx, at, ref, dst, verify)
-	end, out := time.Now(), moved
+	x = transferred{meters: []*meter{j.meters[at.Rail], &w.rails[at.Rail].meter}, n: ref.Length, start: time.Now()}
+	for _, m := range x.meters {
+		m.begin(ref.Length, x.start)
+	}
+	limit := w.cfg.Limits.IOTimeout
+	if j.canary[at] {
+		limit = min(limit, canaryTimeout)
+	}
+	x.err = w.fetchVerified(ctx, at, ref, dst, verify, limit)
+	x.end, x.out = time.Now(), moved
 	switch {
-	case err == nil:
-	case errors.Is(err, context.DeadlineExceeded):
-		out = timedOut
+	case x.err == nil:
+		w.warm(ctx, at, x.start)
+	case errors.Is(x.err, context.DeadlineExceeded):
+		x.out = timedOut
 	case ctx.Err() != nil:
-		out = stopped
+		x.out = stopped
 	default:
-		out = failed
+		x.out = failed
 	}
-	mine.end(ref.Length, start, end, out)
-	rail.end(ref.Length, start, end, out)
-	if err != nil {
-		return err
-	}
-	w.warm(at)
-	j.order.add(stripe)
-	if j.opt.Progress != nil {
-		j.opt.Progress(ref.Length)
-	}
-	return nil
+	return x
 }
 
-func (w *Worker) fetchVerified(ctx context.Context, at Path, ref *StripeRef, dst Piece, verify bool) error {
-	tctx, cancel := context.WithTimeout(ctx, w.cfg.Limits.IOTimeout)
+// canaryTimeout bounds a stripe that is to show whether a path works again: a read
+// should not wait long for what it does not need.
+const canaryTimeout = 5 * time.Second
+
+func (w *Worker) fetchVerified(ctx context.Context, at Path, ref *StripeRef, dst Piece, verify bool, limit time.Duration) error {
+	tctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	got, err := w.cfg.Transport.FetchStripe(tctx, at, *ref, dst, verify)
 	if err != nil {
@@ -346,19 +245,10 @@ func (w *Worker) fetchVerified(ctx context.Context, at Path, ref *StripeRef, dst
 		return fmt.Errorf("%w: stripe %d: the shard sent %d bytes, the placement says %d", ErrWrongLength, ref.Index, got.Length, ref.Length)
 	}
 	if h := xxh3.Hash(dst.Bytes); h != ref.XXH3 {
-		return fmt.Errorf("%w: stripe %d (%d bytes, directory %d, file %s): xxh3 %s, the placement says %s, the shard's file %s",
-			ErrChecksum, ref.Index, ref.Length, ref.Dir, ref.File, Hex(h), Hex(ref.XXH3), Hex(got.XXH3))
+		return fmt.Errorf("%w: stripe %d over rail %s (bytes %d to %d of the object, directory %d, file %s): xxh3 %s, the placement says %s, the shard's file %s",
+			ErrChecksum, ref.Index, at.Rail, ref.off, ref.off+ref.Length, ref.Dir, ref.File, Hex(h), Hex(ref.XXH3), Hex(got.XXH3))
 	}
 	return nil
-}
-
-// fence makes sure that nothing of the round before can still reach the extent.
-func (j *readJob) fence(ctx context.Context) error {
-	err := j.w.quiesce(ctx, j.dirty)
-	if err == nil {
-		j.dirty = map[Path]bool{}
-	}
-	return err
 }
 
 // quiesce silences the given paths, also after the caller gave up.
@@ -375,30 +265,4 @@ func (w *Worker) quiesce(ctx context.Context, paths map[Path]bool) error {
 		}
 	}
 	return err
-}
-
-// complete is the last check: all stripes, all bytes, and the hash of the whole.
-func (j *readJob) complete() error {
-	n, bytes, sum := j.order.result()
-	if n != len(j.refs) || bytes != j.o.Size {
-		return fmt.Errorf("%w: %d of %d stripes, %d of %d bytes", ErrIncomplete, n, len(j.refs), bytes, j.o.Size)
-	}
-	if h := Hex(sum); h != j.o.XXH3 {
-		return fmt.Errorf("%w: every stripe is right but the whole has xxh3 %s, the catalog says %s", ErrChecksum, h, j.o.XXH3)
-	}
-	return nil
-}
-
-func (j *readJob) report(plan *Plan) *ReadReport {
-	if j.excluded == nil {
-		j.excluded = []string{}
-	}
-	rep := &ReadReport{
-		Namespace: j.o.Key.Namespace, Object: j.o.Key.Name, Generation: j.o.Generation, Bytes: j.o.Size, XXH3: j.o.XXH3,
-		Rereads: j.rereads, ReroutedBytes: j.rerouted, Excluded: j.excluded, Degraded: j.rereads > 0 || j.rerouted > 0 || len(j.excluded) > 0, Rails: []RailSnapshot{},
-	}
-	for i := range plan.Rails {
-		rep.Rails = append(rep.Rails, j.w.snapshot(plan.Rails[i].Name, j.meters[plan.Rails[i].Name]))
-	}
-	return rep
 }

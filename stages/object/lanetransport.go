@@ -110,7 +110,11 @@ func (t *LaneTransport) call(ctx context.Context, at Path, op uint16, ref Stripe
 // locate tells the shard where the memory is.
 func (t *LaneTransport) locate(q *stripeRequest, at Path, mem Piece) error {
 	n := uint64(len(mem.Bytes))
-	span := t.cfg.Memory.On(at.Rail)
+	memory := mem.Memory
+	if memory == nil {
+		memory = t.cfg.Memory
+	}
+	span := memory.On(at.Rail)
 	switch {
 	case span == nil:
 		return errors.New("no registered memory on this rail")

@@ -165,8 +165,8 @@ func TestValidate(t *testing.T) {
 		{"unknown directory", func(o *Object) { stripes(o)[2].Dir = 2 }, []error{ErrUnknownShard}, "2 directories"},
 		{"another stripe's file", func(o *Object) { stripes(o)[2].File = stripes(o)[1].File }, []error{ErrForeign}, "not of this object"},
 		{"path", func(o *Object) { stripes(o)[2].File = "../../etc/passwd" }, []error{ErrForeign}, "passwd"},
-		{"one checksum missing", func(o *Object) { stripes(o)[2].XXH3 = "" }, []error{ErrDescriptor}, "stripe 2"},
-		{"object checksum missing", func(o *Object) { o.XXH3 = "" }, []error{ErrDescriptor}, "xxh3"},
+		{"one checksum missing", func(o *Object) { stripes(o)[2].XXH3 = "" }, []error{ErrNoChecksum}, "stripe 2"},
+		{"object checksum missing", func(o *Object) { o.XXH3 = "" }, []error{ErrNoChecksum}, "object"},
 		{"many faults, one line", func(o *Object) { stripes(o)[0].Shard = 9; stripes(o)[1].Length = 1; stripes(o)[3].Dir = 7 }, []error{ErrUnknownShard, ErrWrongLength}, "; "},
 	} {
 		o := makeObject(t, k, 3, 4*Align+100, Align, nodes)

@@ -1,9 +1,11 @@
 package object
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -15,6 +17,18 @@ type PlanRail struct {
 	Provider string
 	Weight   int
 	Shards   []int // that the rail's fabric reaches
+	Share    int   // thousandths of the weight that count at present; 0 is all of it
+	Canary   []int // of Shards: those that get one stripe over this rail and no more, if another rail reaches them
+}
+
+// power is what the rail weighs at present.
+func (r *PlanRail) power() uint64 { return uint64(r.Weight) * uint64(r.share()) }
+
+func (r *PlanRail) share() int {
+	if r.Share == 0 {
+		return fullShare
+	}
+	return r.Share
 }
 
 func (r *PlanRail) reaches(shard int) bool { return slices.Contains(r.Shards, shard) }
@@ -31,6 +45,7 @@ type Plan struct {
 	Rails       []RailPlan `json:"rails"`
 	Tasks       []Task     `json:"tasks"`
 	Waves       int        `json:"waves"`
+	Excluded    []string   `json:"excluded,omitempty"` // rails and paths that are not planned with, and why
 }
 
 // RailPlan is the share of one rail.
@@ -39,6 +54,8 @@ type RailPlan struct {
 	Device       string   `json:"device"`
 	Provider     string   `json:"provider"`
 	Weight       int      `json:"weight"`
+	Share        int      `json:"share_permille"`   // of the weight that counts: less than 1000 on probation, or when the rail is slow
+	Canary       []int    `json:"canary,omitempty"` // shards that get one stripe over this rail, to see whether it works again
 	PlannedBytes uint64   `json:"planned_bytes"`
 	Stripes      []uint32 `json:"stripes"`
 }
@@ -61,52 +78,66 @@ type load struct {
 }
 
 // split gives each load, in order, to the rail that reaches its shard and whose
-// (bytes so far + bytes of the load) / weight is smallest. The fractions are
-// compared exactly, by cross multiplication in 128 bits. Of equals the heavier
-// rail takes it; of equally heavy ones the one that has the fewest bytes of that
-// shard, so that shards whose stripes take turns do not each end up on one rail;
-// then the first in the list.
+// (bytes so far + bytes of the load) / power is smallest, power being weight times
+// share. The fractions are compared exactly, by cross multiplication in 128 bits. Of
+// equals the more powerful rail takes it; of equally powerful ones the one that has
+// the fewest bytes of that shard, so that shards whose stripes take turns do not each
+// end up on one rail; then the first in the list.
+//
+// A rail that is a canary for a shard gets one load of it and no more, as long as
+// there is a rail that is not.
 func split(loads []load, rails []PlanRail) ([]int, error) {
 	for i := range rails {
-		if rails[i].Weight < 1 {
-			return nil, fmt.Errorf("%w: rail %s has weight %d; a weight is at least 1", ErrBadRequest, rails[i].Name, rails[i].Weight)
+		if rails[i].Weight < 1 || rails[i].share() < 1 || rails[i].share() > fullShare {
+			return nil, fmt.Errorf("%w: rail %s has weight %d and share %d; a weight is at least 1, a share at most %d", ErrBadRequest, rails[i].Name, rails[i].Weight, rails[i].Share, fullShare)
 		}
 	}
 	sums := make([]uint64, len(rails))
 	of := map[[2]int]uint64{} // bytes of a shard on a rail
+	sung := map[[2]int]bool{} // canaries that have their load
 	out := make([]int, len(loads))
 	for i, l := range loads {
 		best := -1
-		for r := range rails {
-			if !rails[r].reaches(l.shard) {
-				continue
+		pick := func(canaries bool) {
+			for r := range rails {
+				if !rails[r].reaches(l.shard) || !canaries && sung[[2]int{l.shard, r}] {
+					continue
+				}
+				if best < 0 {
+					best = r
+					continue
+				}
+				p, q := rails[r].power(), rails[best].power()
+				c := cmpFrac(sums[r]+l.bytes, p, sums[best]+l.bytes, q)
+				if c == 0 {
+					c = cmp.Compare(q, p)
+				}
+				if c < 0 || c == 0 && of[[2]int{l.shard, r}] < of[[2]int{l.shard, best}] {
+					best = r
+				}
 			}
-			if best < 0 {
-				best = r
-				continue
-			}
-			c := cmpFrac(sums[r]+l.bytes, rails[r].Weight, sums[best]+l.bytes, rails[best].Weight)
-			if c == 0 {
-				c = rails[best].Weight - rails[r].Weight
-			}
-			if c < 0 || c == 0 && of[[2]int{l.shard, r}] < of[[2]int{l.shard, best}] {
-				best = r
-			}
+		}
+		if pick(false); best < 0 {
+			pick(true)
 		}
 		if best < 0 {
 			return nil, fmt.Errorf("%w: none of the rails %s reaches shard %d", ErrNoRails, railNames(rails), l.shard)
 		}
 		sums[best] += l.bytes
-		of[[2]int{l.shard, best}] += l.bytes
+		at := [2]int{l.shard, best}
+		of[at] += l.bytes
+		if slices.Contains(rails[best].Canary, l.shard) {
+			sung[at] = true
+		}
 		out[i] = best
 	}
 	return out, nil
 }
 
 // cmpFrac compares a/wa with b/wb without dividing.
-func cmpFrac(a uint64, wa int, b uint64, wb int) int {
-	h1, l1 := bits.Mul64(a, uint64(wb))
-	h2, l2 := bits.Mul64(b, uint64(wa))
+func cmpFrac(a, wa, b, wb uint64) int {
+	h1, l1 := bits.Mul64(a, wb)
+	h2, l2 := bits.Mul64(b, wa)
 	switch {
 	case h1 != h2 && h1 < h2, h1 == h2 && l1 < l2:
 		return -1
@@ -136,7 +167,7 @@ func BuildPlan(o *Object, rails []PlanRail, lim Limits, only []uint32) (*Plan, e
 	}
 	for i := range rails {
 		r := &rails[i]
-		p.Rails = append(p.Rails, RailPlan{Name: r.Name, Device: r.Device, Provider: r.Provider, Weight: r.Weight, Stripes: []uint32{}})
+		p.Rails = append(p.Rails, RailPlan{Name: r.Name, Device: r.Device, Provider: r.Provider, Weight: r.Weight, Share: r.share(), Canary: r.Canary, Stripes: []uint32{}})
 	}
 	stripes := stripesInOrder(o, only)
 	loads := make([]load, len(stripes))
@@ -242,10 +273,17 @@ func (p *Plan) String() string {
 		sum += p.Rails[i].PlannedBytes
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RAIL\tDEVICE\tPROVIDER\tWEIGHT\tSTRIPES\tBYTES\tSHARE")
+	canaries := slices.ContainsFunc(p.Rails, func(r RailPlan) bool { return len(r.Canary) > 0 })
+	note := func(s string) string {
+		if !canaries {
+			return ""
+		}
+		return "\t" + s
+	}
+	fmt.Fprintln(w, "RAIL\tDEVICE\tPROVIDER\tWEIGHT\tSTRIPES\tBYTES\tSHARE"+note("NOTE"))
 	for i := range p.Rails {
 		r := &p.Rails[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", r.Name, r.Device, r.Provider, r.Weight, len(r.Stripes), r.PlannedBytes, percent(r.PlannedBytes, sum))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s%s\n", r.Name, r.Device, r.Provider, r.weight(), len(r.Stripes), r.PlannedBytes, percent(r.PlannedBytes, sum), note(r.note()))
 	}
 	_ = w.Flush() // writes to a strings.Builder
 	fmt.Fprintln(w, "\nWAVE\tRAIL\tSHARD\tSTRIPES\tBYTES")
@@ -254,7 +292,25 @@ func (p *Plan) String() string {
 		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\n", t.Wave, t.Rail, t.Shard, len(t.Stripes), t.Bytes)
 	}
 	_ = w.Flush()
+	for _, x := range p.Excluded {
+		fmt.Fprintf(&b, "not used: %s\n", x)
+	}
 	return b.String()
+}
+
+// weight is the weight, and what counts of it.
+func (r *RailPlan) weight() string {
+	if r.Share == fullShare {
+		return strconv.Itoa(r.Weight)
+	}
+	return fmt.Sprintf("%d x %d.%d%%", r.Weight, r.Share/10, r.Share%10)
+}
+
+func (r *RailPlan) note() string {
+	if len(r.Canary) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("canary to shards %s", strings.Trim(fmt.Sprint(r.Canary), "[]"))
 }
 
 // percent is a share in hundredths of a percent, rounded down, by integers.

@@ -210,7 +210,7 @@ func checkPlan(t *testing.T, o *Object, p *Plan, rails []PlanRail, lim Limits, w
 	if all {
 		for i := range rails {
 			for j := range rails {
-				if p.Rails[i].PlannedBytes > 0 && cmpFrac(p.Rails[i].PlannedBytes, rails[i].Weight, p.Rails[j].PlannedBytes+longest, rails[j].Weight) > 0 {
+				if p.Rails[i].PlannedBytes > 0 && cmpFrac(p.Rails[i].PlannedBytes, rails[i].power(), p.Rails[j].PlannedBytes+longest, rails[j].power()) > 0 {
 					t.Fatalf("rail %d has %d bytes of weight %d, rail %d %d of %d", i, p.Rails[i].PlannedBytes, rails[i].Weight, j, p.Rails[j].PlannedBytes, rails[j].Weight)
 				}
 			}

@@ -307,7 +307,7 @@ func (j *putJob) storeOver(ctx context.Context, at Path, ref *StripeRef, ext *Ex
 	out := moved
 	switch {
 	case err == nil:
-		w.warm(at)
+		w.warm(ctx, at, start)
 	case errors.Is(err, context.DeadlineExceeded):
 		out = timedOut
 	case ctx.Err() != nil:

@@ -152,7 +152,7 @@ func TestOpenSource(t *testing.T) {
 func TestPutFailsAtEachStep(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	old, data := randomBytes(1, 3*Align), randomBytes(2, 6*Align)
-	for _, mode := range []string{FailRead, Reroute} {
+	for _, mode := range []string{FailRead, Failover} {
 		for n := range 6 {
 			x := newWorld(t, func(c *Config) { c.Limits.OnRailFailure = mode })
 			x.mustPut(testKey, old)

@@ -184,7 +184,7 @@ func (w *Worker) deleteStripe(ctx context.Context, ref StripeRef, shard int) (er
 	for _, cooling := range []bool{false, true} {
 		for i := range w.cfg.Rails {
 			at := Path{w.cfg.Rails[i].Name, shard}
-			if !w.cfg.Rails[i].reaches(shard) || w.state(at.Rail) != "" || w.cooling(at) != cooling {
+			if !w.reaches(at.Rail, shard) || w.state(at.Rail) != "" || w.cooling(at) != cooling {
 				continue
 			}
 			tried++

@@ -62,6 +62,8 @@ type Extent struct {
 type Piece struct {
 	Off   uint64
 	Bytes []byte
+	// Memory is what the piece is a part of, where that is not the transport's own.
+	Memory Memory
 }
 
 // roundUp rounds up to Align.

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 )
@@ -13,6 +14,11 @@ type Path struct {
 
 func (p Path) String() string { return fmt.Sprintf("shard %d over rail %s", p.Shard, p.Rail) }
 
+// comparePaths orders by rail, then by shard.
+func comparePaths(a, b Path) int {
+	return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Shard, b.Shard))
+}
+
 // StripeRef names a stripe in a place: what it is, in which directory and file of
 // its shard, and what it must contain.
 type StripeRef struct {
@@ -21,6 +27,8 @@ type StripeRef struct {
 	File   string
 	Length uint64
 	XXH3   uint64
+
+	off uint64 // in the object, for errors
 }
 
 // refOf is the reference to a stripe of a validated object.
@@ -28,7 +36,7 @@ func refOf(o *Object, s *Stripe) StripeRef {
 	h, _ := ParseHex(s.XXH3)
 	return StripeRef{
 		Identity: Identity{Handle: o.Handle, Generation: o.Generation, LayoutVersion: o.LayoutVersion, Index: s.Index},
-		Dir:      s.Dir, File: s.File, Length: s.Length, XXH3: h,
+		Dir:      s.Dir, File: s.File, Length: s.Length, XXH3: h, off: s.Offset,
 	}
 }
 

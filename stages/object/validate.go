@@ -45,6 +45,9 @@ func checkDescriptor(o *Object) error {
 	case o.LayoutVersion != LayoutVersion || p.layout != o.LayoutVersion:
 		return fmt.Errorf("%w: layout version %d, this program reads %d", ErrDescriptor, o.LayoutVersion, LayoutVersion)
 	}
+	if o.XXH3 == "" {
+		return fmt.Errorf("%w: nor has the object one", ErrNoChecksum)
+	}
 	if _, ok := ParseHex(o.XXH3); !ok {
 		return fmt.Errorf("%w: xxh3 %s is not 16 lower-case hex digits", ErrDescriptor, quote(o.XXH3))
 	}
@@ -125,7 +128,9 @@ func checkStripe(f *faults, o *Object, s *Stripe, dirs map[int]int) {
 	if name, err := FileName(o.Handle, s.Index); err != nil || s.File != name {
 		f.add(ErrForeign, s.Index, "file %s is not of this object", quote(s.File))
 	}
-	if _, ok := ParseHex(s.XXH3); !ok {
+	if s.XXH3 == "" {
+		f.add(ErrNoChecksum, s.Index, "")
+	} else if _, ok := ParseHex(s.XXH3); !ok {
 		f.add(ErrDescriptor, s.Index, "xxh3 %s is not 16 lower-case hex digits", quote(s.XXH3))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -29,7 +28,18 @@ type Config struct {
 	RailState func(rail string) string
 	// ShardState, if set, says why a shard is not reached; empty is reached.
 	ShardState func(shard int) string
+	// Reach, if set, are the rails that lead to a shard now; else those of Rails do.
+	// A shard that joins later is used from then on.
+	Reach func(shard int) []string
+	// Absent are rails of the recipe that could not be opened, and why. They are told
+	// of in every result.
+	Absent []AbsentRail
+	// Health of the process; nil: the worker's own. It is for one deployment.
+	Health *Health
 }
+
+// AbsentRail is a rail that a process goes without.
+type AbsentRail struct{ Name, Reason string }
 
 // Worker puts and reads objects over all rails of a process. It is safe for
 // concurrent use: the caps on connections and bytes hold for all its jobs
@@ -40,8 +50,7 @@ type Worker struct {
 	conns *semaphore.Weighted // tasks at once
 	bytes *semaphore.Weighted // in flight
 
-	mu   sync.Mutex
-	down map[Path]downPath
+	health *Health
 }
 
 type workerRail struct {
@@ -49,12 +58,6 @@ type workerRail struct {
 	conns *semaphore.Weighted
 	bytes *semaphore.Weighted
 	meter meter
-}
-
-// downPath is a path that failed and is left alone until a time.
-type downPath struct {
-	until time.Time
-	cause error
 }
 
 // NewWorker checks the configuration.
@@ -66,8 +69,11 @@ func NewWorker(cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{
-		cfg: cfg, rails: make(map[string]*workerRail, len(cfg.Rails)), down: map[Path]downPath{},
+		cfg: cfg, rails: make(map[string]*workerRail, len(cfg.Rails)), health: cfg.Health,
 		conns: semaphore.NewWeighted(int64(cfg.Limits.MaxConns)), bytes: semaphore.NewWeighted(cfg.Limits.MaxInflight),
+	}
+	if w.health == nil {
+		w.health = NewHealth()
 	}
 	for _, r := range cfg.Rails {
 		if w.rails[r.Name] != nil || r.Weight < 1 {
@@ -81,10 +87,24 @@ func NewWorker(cfg Config) (*Worker, error) {
 	return w, nil
 }
 
+// reach are the shards that a rail leads to now.
+func (w *Worker) reach(r *PlanRail) []int {
+	if w.cfg.Reach == nil {
+		return r.Shards
+	}
+	var out []int
+	for _, n := range w.cfg.Nodes {
+		if slices.Contains(w.cfg.Reach(n.Shard), r.Name) {
+			out = append(out, n.Shard)
+		}
+	}
+	return out
+}
+
 // usable gives the rails that may be planned with: those of names (nil: all) whose
-// state is good, each with the shards to which its path is not cooling down.
-// excluded says why not of everything else that would have a part in reaching the
-// shards in need (nil: all).
+// state is good, each with the shards to which its path is not left alone, its share
+// and its canaries. excluded says why not of everything else that would have a part
+// in reaching the shards in need (nil: all).
 func (w *Worker) usable(names []string, need []int) (rails []PlanRail, excluded []string, err error) {
 	needed := func(shard int) bool { return need == nil || slices.Contains(need, shard) }
 	for _, n := range names {
@@ -100,14 +120,22 @@ func (w *Worker) usable(names []string, need []int) (rails []PlanRail, excluded 
 			excluded = append(excluded, fmt.Sprintf("shard %d is %s", n.Shard, why))
 		}
 	}
-	now := time.Now()
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	for _, a := range w.cfg.Absent {
+		if names == nil || slices.Contains(names, a.Name) {
+			excluded = append(excluded, fmt.Sprintf("rail %s is absent (%s)", a.Name, a.Reason))
+		}
+	}
 	for _, r := range w.cfg.Rails {
+		r.Shards = w.reach(&r)
+		why := w.state(r.Name)
+		w.health.look(r.Name, why != "", r.Shards)
 		if names != nil && !slices.Contains(names, r.Name) {
 			continue
 		}
-		if why := w.state(r.Name); why != "" {
+		if why == "" {
+			why = w.health.quarantined(r.Name)
+		}
+		if why != "" {
 			if slices.ContainsFunc(r.Shards, needed) {
 				excluded = append(excluded, fmt.Sprintf("rail %s is %s", r.Name, why))
 			}
@@ -115,16 +143,19 @@ func (w *Worker) usable(names []string, need []int) (rails []PlanRail, excluded 
 		}
 		up := make([]int, 0, len(r.Shards))
 		for _, s := range r.Shards {
-			d, bad := w.down[Path{r.Name, s}]
-			if bad && now.Before(d.until) {
+			left, cause, verdict, canary := w.health.alone(Path{r.Name, s})
+			if left > 0 {
 				if needed(s) {
-					excluded = append(excluded, fmt.Sprintf("%v failed, left alone for %v more: %v", Path{r.Name, s}, d.until.Sub(now).Round(time.Millisecond), d.cause))
+					excluded = append(excluded, fmt.Sprintf("%v failed (it seems to be the %s), left alone for %v more: %v", Path{r.Name, s}, verdict, left.Round(time.Millisecond), cause))
 				}
 				continue
 			}
-			up = append(up, s)
+			if up = append(up, s); canary {
+				r.Canary = append(r.Canary, s)
+			}
 		}
 		if r.Shards = up; len(up) > 0 {
+			r.Share = w.health.share(r.Name, up, w.cfg.Limits.Adaptive)
 			rails = append(rails, r)
 		}
 	}
@@ -138,29 +169,37 @@ func (w *Worker) state(rail string) string {
 	return w.cfg.RailState(rail)
 }
 
+// reaches reports whether a rail of the configuration leads to a shard now.
+func (w *Worker) reaches(rail string, shard int) bool {
+	if w.cfg.Reach == nil {
+		return w.rails[rail].reaches(shard)
+	}
+	return slices.Contains(w.cfg.Reach(shard), rail)
+}
+
 // cool leaves a path alone for a while.
 func (w *Worker) cool(ctx context.Context, at Path, cause error) {
-	w.mu.Lock()
-	w.down[at] = downPath{until: time.Now().Add(w.cfg.Limits.Cooldown), cause: cause}
-	w.mu.Unlock()
+	alone, verdict := w.health.failedOn(at, cause, w.cfg.Limits.Cooldown)
 	shard := at.Shard
-	pipeline.Emit(ctx, pipeline.Event{Event: "path_cooldown", Shard: &shard, Rail: at.Rail, Reason: cause.Error(), Seconds: w.cfg.Limits.Cooldown.Seconds()})
+	pipeline.Emit(ctx, pipeline.Event{Event: "path_cooldown", Shard: &shard, Rail: at.Rail, Reason: cause.Error(), Seconds: alone.Seconds(), Fields: map[string]any{"verdict": string(verdict)}})
 }
 
 // cooling reports whether a path is being left alone.
 func (w *Worker) cooling(at Path) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	d, bad := w.down[at]
-	return bad && time.Now().Before(d.until)
+	left, _, _, _ := w.health.alone(at)
+	return left > 0
 }
 
-// warm forgets that a path failed: it has just carried something.
-func (w *Worker) warm(at Path) {
-	w.mu.Lock()
-	delete(w.down, at)
-	w.mu.Unlock()
+// warm takes note that a transfer, which began at a time, arrived.
+func (w *Worker) warm(ctx context.Context, at Path, began time.Time) {
+	if step, up := w.health.arrived(at, began); up {
+		shard := at.Shard
+		pipeline.Emit(ctx, pipeline.Event{Event: "path_probation", Shard: &shard, Rail: at.Rail, Fields: map[string]any{"share_permille": step.share()}})
+	}
 }
+
+// Health is what the worker knows of its paths.
+func (w *Worker) Health() *Health { return w.health }
 
 // noRails explains why nothing reaches a shard.
 func noRails(err error, excluded []string) error {
@@ -182,8 +221,11 @@ func (w *Worker) Snapshot() []RailSnapshot {
 func (w *Worker) snapshot(rail string, m *meter) RailSnapshot {
 	r := w.rails[rail]
 	s := RailSnapshot{Name: r.Name, Device: r.Device, Provider: r.Provider, State: "active"}
-	if why := w.state(rail); why != "" {
-		s.State = why
+	for _, why := range []string{w.state(rail), w.health.quarantined(rail), w.health.standing(rail)} {
+		if why != "" {
+			s.State = why
+			break
+		}
 	}
 	m.fill(&s)
 	c := w.cfg.Transport.Counters(rail)
