@@ -2,13 +2,13 @@ package table
 
 import (
 	"bufio"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/railstore/railstore/verbs"
 )
@@ -98,37 +98,64 @@ func rowsPerSecond(b *testing.B) {
 }
 
 // BenchmarkGet reads 500 rows of 512 bytes, on one core, from a table that no cache
-// holds. beside/map is a Go map of places with a copy of each row, beside/copy the
-// copies alone, at places that are known: no way to a row can be faster than that.
+// holds.
 func BenchmarkGet(b *testing.B) {
 	n := benchRows(b)
+	t := benchFill(b, n)
 	batches := benchKeys(n, 512)
 	dst := make([]float32, benchBatch*benchDim)
-	b.Run(fmt.Sprintf("rows=%d/table", n), func(b *testing.B) {
-		t := benchFill(b, n)
-		b.SetBytes(benchBatch * benchDim * 4)
-		b.ReportAllocs()
-		for i := 0; b.Loop(); i++ {
-			if m, err := t.Get(batches[i%len(batches)], dst, nil); err != nil || m != benchBatch {
-				b.Fatal(m, err)
-			}
+	b.SetBytes(benchBatch * benchDim * 4)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if m, err := t.Get(batches[i%len(batches)], dst, nil); err != nil || m != benchBatch {
+			b.Fatal(m, err)
 		}
-		rowsPerSecond(b)
-	})
-	b.Run(fmt.Sprintf("rows=%d/locate", n), func(b *testing.B) {
-		t := benchFill(b, n)
-		refs := make([]RowRef, benchBatch)
-		b.ReportAllocs()
-		for i := 0; b.Loop(); i++ {
-			p := t.store.Pin("bench")
-			m, err := t.Locate(p, batches[i%len(batches)], refs)
-			p.Unpin()
-			if err != nil || m != 0 {
-				b.Fatal(m, err)
-			}
+	}
+	rowsPerSecond(b)
+}
+
+// BenchmarkGetOne reads one row.
+func BenchmarkGetOne(b *testing.B) {
+	n := benchRows(b)
+	t := benchFill(b, n)
+	batches := benchKeys(n, 512)
+	dst := make([]float32, benchDim)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if m, err := t.Get(batches[i%len(batches)][:1], dst, nil); err != nil || m != 1 {
+			b.Fatal(m, err)
 		}
-		rowsPerSecond(b)
-	})
+	}
+}
+
+// BenchmarkLocate finds 500 rows without reading them.
+func BenchmarkLocate(b *testing.B) {
+	n := benchRows(b)
+	t := benchFill(b, n)
+	batches := benchKeys(n, 512)
+	refs := make([]RowRef, benchBatch)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		p := t.store.Pin("bench")
+		m, err := t.Locate(p, batches[i%len(batches)], refs)
+		p.Unpin()
+		if err != nil || m != 0 {
+			b.Fatal(m, err)
+		}
+	}
+	rowsPerSecond(b)
+}
+
+// BenchmarkGetBeside takes turns, batch by batch, so that a machine that is busy with
+// other things slows all alike: the table; a Go map of places with a copy of each row
+// ("map"); and the copies alone, at random places that are known ("copy"): a way to a row
+// can hardly be faster than none.
+func BenchmarkGetBeside(b *testing.B) {
+	n := benchRows(b)
+	t := benchFill(b, n)
+	batches := benchKeys(n, 512)
+	dst := make([]float32, benchBatch*benchDim)
+	out := floatBytes(dst)
 	region, err := verbs.MapRegion(n * benchDim * 4)
 	if err != nil {
 		b.Fatal(err)
@@ -138,42 +165,57 @@ func BenchmarkGet(b *testing.B) {
 	for i := 0; i < len(mem); i += 4096 {
 		mem[i] = 1
 	}
-	out := floatBytes(dst)
-	b.Run(fmt.Sprintf("rows=%d/beside/copy", n), func(b *testing.B) {
-		places := make([][]int, len(batches))
-		r := rand.New(rand.NewPCG(3, 4))
-		for i := range places {
-			places[i] = make([]int, benchBatch)
-			for j := range places[i] {
-				places[i][j] = r.IntN(n) * benchDim * 4
-			}
+	places := make(map[uint64]int, n)
+	for i := range n {
+		places[benchKey(i)] = i * benchDim * 4
+	}
+	known := make([][]int, len(batches))
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range known {
+		known[i] = make([]int, benchBatch)
+		for j := range known[i] {
+			known[i][j] = r.IntN(n) * benchDim * 4
 		}
-		b.SetBytes(benchBatch * benchDim * 4)
-		for i := 0; b.Loop(); i++ {
-			for j, at := range places[i%len(places)] {
+	}
+	ways := []struct {
+		name string
+		run  func(i int)
+		took time.Duration
+	}{
+		{"table", func(i int) {
+			if m, err := t.Get(batches[i], dst, nil); err != nil || m != benchBatch {
+				b.Fatal(m, err)
+			}
+		}, 0},
+		{"copy", func(i int) {
+			for j, at := range known[i] {
 				copy(out[j*benchDim*4:][:benchDim*4], mem[at:at+benchDim*4])
 			}
-		}
-		rowsPerSecond(b)
-	})
-	b.Run(fmt.Sprintf("rows=%d/beside/map", n), func(b *testing.B) {
-		m := make(map[uint64]int, n)
-		for i := range n {
-			m[benchKey(i)] = i * benchDim * 4
-		}
-		b.SetBytes(benchBatch * benchDim * 4)
-		b.ResetTimer()
-		for i := 0; b.Loop(); i++ {
-			for j, k := range batches[i%len(batches)] {
-				at, ok := m[k]
+		}, 0},
+		{"map", func(i int) {
+			for j, k := range batches[(i+len(batches)/2)%len(batches)] {
+				at, ok := places[k]
 				if !ok {
 					b.Fatal("a key is missing")
 				}
 				copy(out[j*benchDim*4:][:benchDim*4], mem[at:at+benchDim*4])
 			}
+		}, 0},
+	}
+	count := 0
+	for ; b.Loop(); count++ {
+		for w := range ways {
+			start := time.Now()
+			ways[w].run(count % len(batches))
+			ways[w].took += time.Since(start)
 		}
-		rowsPerSecond(b)
-	})
+	}
+	for _, w := range ways {
+		b.ReportMetric(float64(count)*benchBatch/w.took.Seconds()/1e6, w.name+"-Mrows/s")
+	}
+	b.ReportMetric(ways[1].took.Seconds()/ways[0].took.Seconds(), "of-copy")
+	b.ReportMetric(ways[2].took.Seconds()/ways[0].took.Seconds(), "times-map")
+	b.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkPut replaces 500 rows of 512 bytes.

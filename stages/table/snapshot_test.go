@@ -344,6 +344,7 @@ type brokenFiles struct {
 	left   int
 	killed bool // nothing happens any more from that step on
 	dead   bool
+	dirty  bool // bytes were written that a power cut would take
 }
 
 var errBroken = errors.New("broken on purpose")
@@ -380,6 +381,7 @@ func (f brokenFile) Write(p []byte) (int, error) {
 		if err := f.b.step(); err != nil {
 			return n, err
 		}
+		f.b.dirty = true
 		k, err := f.tempFile.Write(p[:min(len(p), 100)])
 		n += k
 		if err != nil {
@@ -394,6 +396,7 @@ func (f brokenFile) Sync() error {
 	if err := f.b.step(); err != nil {
 		return err
 	}
+	f.b.dirty = false
 	return f.tempFile.Sync()
 }
 
@@ -408,6 +411,9 @@ func (f brokenFile) Close() error {
 func (b *brokenFiles) rename(from, to string) error {
 	if err := b.step(); err != nil {
 		return err
+	}
+	if b.dirty {
+		return errors.New("it gets its name before it is durable")
 	}
 	return b.real.rename(from, to)
 }

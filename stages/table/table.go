@@ -132,16 +132,21 @@ func (d *directory) far(hash, key uint64) uint64 {
 	return refEmpty
 }
 
-// touch reads a word of each cache line of the rows, all of them one after the other:
+// touchBytes is how much of a row is touched before it is read: as much as it takes for
+// the hardware to see where it goes on.
+const touchBytes = 2 * 64
+
+// touch reads a word of each of the first cache lines of the rows, one after the other:
 // the misses overlap, and what reads the rows next finds them at hand. Its result is
 // worth nothing; it keeps the compiler from leaving the reads out.
 func (c chunkTable) touch(refs []uint64, n int) (sum byte) {
+	n = min(n, touchBytes)
 	for _, ref := range refs {
 		if ref < refFirst {
 			continue
 		}
 		row := c.at(ref, n)
-		for i := 0; i < len(row); i += rowAlign {
+		for i := 0; i < len(row); i += 64 {
 			sum |= row[i]
 		}
 	}
