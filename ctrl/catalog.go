@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -26,10 +27,18 @@ import (
 //	p/KEY                        its stripes
 //	g/KEY                        highest generation reserved, highest committed
 //	d/KEY, zero byte, generation an object taken out, with its stripes
+//	x/TIME, zero byte, KEY       an object that will be over at that time; see expiry.go
 type Catalog struct {
+	// Clock, by which objects are over; tests set it before the first call. nil is
+	// this machine's.
+	Clock func() time.Time
+
 	mu     sync.Mutex // serialises changes
 	store  Store
 	shards []int
+
+	clockMu sync.Mutex
+	latest  time.Time
 }
 
 // NewCatalog makes a catalog on a store, which stays the caller's.
@@ -47,8 +56,17 @@ func (k ObjectKey) garbagePath(generation uint64) string {
 type entry struct {
 	object, stripes, counter []byte
 	current                  Object
-	found                    bool
+	found                    bool // a current one is kept
+	over                     bool // and its time is over: it reads as absent
 	reserved, committed      uint64
+}
+
+// present is the generation that readers see, or 0.
+func (e entry) present() uint64 {
+	if e.over {
+		return 0
+	}
+	return e.current.Generation
 }
 
 func (c *Catalog) read(key ObjectKey) (e entry, err error) {
@@ -65,6 +83,7 @@ func (c *Catalog) read(key ObjectKey) (e entry, err error) {
 		if e.current, err = decodeObject(e.object, e.stripes); err != nil {
 			return e, fmt.Errorf("%s: stored metadata: %w", key, err)
 		}
+		e.over = e.current.Over(c.now())
 	}
 	e.reserved, e.committed, err = decodeCounter(key, e.counter)
 	return e, err
@@ -131,7 +150,10 @@ func (c *Catalog) Lookup(key ObjectKey) (o Object, found bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, err := c.read(key)
-	return e.current, e.found, err
+	if err != nil || !e.found || e.over {
+		return Object{}, false, err
+	}
+	return e.current, true, nil
 }
 
 // Begin reserves the next generation of a key.
@@ -179,16 +201,19 @@ func (c *Catalog) Commit(o Object, expect uint64) (old Object, replaced bool, er
 	}
 	// What time a reader gets must not depend on whether the store kept it.
 	o.Created = o.Created.UTC().Round(0)
-	object, err := encode(objectToPB(o))
-	if err != nil {
-		return Object{}, false, err
-	}
 	stripes, err := encode(&pb.Stripes{Stripes: stripesToPB(o.Placement.Stripes)})
 	if err != nil {
 		return Object{}, false, err
 	}
 	err = c.change(o.Key, func(e entry) ([]Change, error) {
 		old, replaced = Object{}, false
+		if o.Expires = c.expiry(o.TTL); e.found && e.current.Handle == o.Handle {
+			o.Expires = e.current.Expires // a repeat does not prolong it
+		}
+		object, err := encode(objectToPB(o))
+		if err != nil {
+			return nil, err
+		}
 		if e.found && string(e.object) == string(object) && string(e.stripes) == string(stripes) {
 			old, replaced, err = c.lastGarbage(o.Key, o.Generation)
 			return nil, err
@@ -197,15 +222,12 @@ func (c *Catalog) Commit(o Object, expect uint64) (old Object, replaced bool, er
 			return nil, err
 		}
 		ch := []Change{{o.Key.path("o/"), object}, {o.Key.path("p/"), stripes}, {o.Key.path("g/"), encodeCounter(e.reserved, o.Generation)}}
-		if e.found {
-			old, replaced = e.current, true
-			g, err := garbage(e.current)
-			if err != nil {
-				return nil, err
-			}
-			ch = append(ch, g)
+		if !e.found {
+			return append(ch, expiring(o)...), nil
 		}
-		return ch, nil
+		old, replaced = e.current, true
+		out, err := takeOut(e.current)
+		return append(append(ch, out...), expiring(o)...), err
 	})
 	if err != nil {
 		return Object{}, false, err
@@ -214,15 +236,18 @@ func (c *Catalog) Commit(o Object, expect uint64) (old Object, replaced bool, er
 }
 
 func (e entry) mayCommit(o Object, expect uint64) error {
-	c := &ConflictError{Key: o.Key, Expect: expect, Have: e.current.Generation}
+	have := e.present()
+	c := &ConflictError{Key: o.Key, Expect: expect, Have: have}
 	switch {
 	case o.Generation > e.reserved:
 		return invalidf("generation", "%s: %d was not reserved, the last that was is %d", o.Key, o.Generation, e.reserved)
-	case e.found && expect == 0:
-		c.Reason = fmt.Sprintf("it exists already, generation %d", e.current.Generation)
-	case e.found && expect != AnyOlder && e.current.Generation != expect:
-		c.Reason = fmt.Sprintf("it is generation %d, not %d: somebody has replaced it", e.current.Generation, expect)
-	case !e.found && expect != 0 && expect != AnyOlder:
+	case have != 0 && expect == 0:
+		c.Reason = fmt.Sprintf("it exists already, generation %d", have)
+	case have != 0 && expect != AnyOlder && have != expect:
+		c.Reason = fmt.Sprintf("it is generation %d, not %d: somebody has replaced it", have, expect)
+	case e.over && expect != 0 && expect != AnyOlder:
+		c.Reason = fmt.Sprintf("its time was over at %v, generation %d was expected", e.current.Expires.UTC().Format(time.RFC3339), expect)
+	case have == 0 && expect != 0 && expect != AnyOlder:
 		c.Reason = fmt.Sprintf("it is gone, generation %d was expected", expect)
 	case o.Generation <= e.committed:
 		c.Reason = fmt.Sprintf("generation %d comes too late, %d was committed", o.Generation, e.committed)
@@ -232,9 +257,14 @@ func (e entry) mayCommit(o Object, expect uint64) error {
 	return c
 }
 
-func garbage(o Object) (Change, error) {
+// takeOut turns what is kept of a current object beside its metadata into garbage.
+func takeOut(o Object) ([]Change, error) {
 	b, err := encode(placedToPB(o))
-	return Change{o.Key.garbagePath(o.Generation), b}, err
+	ch := []Change{{o.Key.garbagePath(o.Generation), b}}
+	for _, x := range expiring(o) {
+		ch = append(ch, Change{x.Key, nil})
+	}
+	return ch, err
 }
 
 // lastGarbage is the youngest object taken out before a generation.
@@ -282,7 +312,7 @@ func (c *Catalog) Delete(key ObjectKey, generation uint64) (old Object, found bo
 	}
 	err = c.change(key, func(e entry) ([]Change, error) {
 		old, found = Object{}, false
-		if !e.found {
+		if !e.found || e.over && generation == AnyOlder {
 			if generation != AnyOlder {
 				b, ok, err := c.store.Get(key.garbagePath(generation))
 				if err != nil || !ok {
@@ -298,78 +328,14 @@ func (c *Catalog) Delete(key ObjectKey, generation uint64) (old Object, found bo
 			return nil, &ConflictError{Key: key, Expect: generation, Have: e.current.Generation,
 				Reason: fmt.Sprintf("it is generation %d, not %d: somebody has replaced it", e.current.Generation, generation)}
 		}
-		g, err := garbage(e.current)
-		if err != nil {
-			return nil, err
-		}
 		old, found = e.current, true
-		return []Change{{key.path("o/"), nil}, {key.path("p/"), nil}, g}, nil
+		out, err := takeOut(e.current)
+		return append(out, Change{key.path("o/"), nil}, Change{key.path("p/"), nil}), err
 	})
 	if err != nil {
 		return Object{}, false, err
 	}
 	return old, found, nil
-}
-
-// ListQuery says what List gives: a namespace (empty: all, then without Prefix),
-// names that begin with Prefix, what sorts after After, at most Limit (0: 1000).
-type ListQuery struct {
-	Namespace string
-	Prefix    string
-	After     ObjectKey
-	Limit     int
-}
-
-func (q ListQuery) validate() error {
-	if q.Namespace != "" {
-		if err := (ObjectKey{Namespace: q.Namespace}).validateNamespace(); err != nil {
-			return err
-		}
-	} else if q.Prefix != "" {
-		return invalidf("prefix", "%s without a namespace", quote(q.Prefix))
-	}
-	if err := checkText("prefix", q.Prefix, 0, MaxKeyBytes); err != nil {
-		return err
-	}
-	if q.Limit < 0 || q.Limit > maxListLimit {
-		return invalidf("limit", "%d, at most %d (0) are given at once", q.Limit, maxListLimit)
-	}
-	if q.After != (ObjectKey{}) {
-		return q.After.Validate()
-	}
-	return nil
-}
-
-// List gives objects without their stripes, in the order of their keys, and
-// whether there are more.
-func (c *Catalog) List(q ListQuery) (out []Object, more bool, err error) {
-	if err := q.validate(); err != nil {
-		return nil, false, err
-	}
-	limit := q.Limit
-	if limit == 0 {
-		limit = maxListLimit
-	}
-	prefix, after := "o/", ""
-	if q.Namespace != "" {
-		prefix = ObjectKey{q.Namespace, q.Prefix}.path("o/")
-	}
-	if q.After != (ObjectKey{}) {
-		after = q.After.path("o/")
-	}
-	es, err := c.store.List(prefix, after, limit+1)
-	if err != nil {
-		return nil, false, err
-	}
-	more = len(es) > limit
-	for _, x := range es[:min(len(es), limit)] {
-		o, err := decodeObject(x.Value, nil)
-		if err != nil {
-			return nil, false, fmt.Errorf("%q: stored metadata: %w", x.Key, err)
-		}
-		out = append(out, o)
-	}
-	return out, more, nil
 }
 
 // Garbage gives the next object that was taken out and not forgotten, after one

@@ -32,6 +32,12 @@ const (
 	maxHostBytes  = 255
 	maxParamBytes = 1024
 	maxListLimit  = 1000
+
+	// MaxLookups bounds the keys of one LookupMany.
+	MaxLookups = 1000
+	// MaxTTL bounds an object's time, MinTTL is what clocks can tell apart.
+	MaxTTL = 100 * 365 * 24 * time.Hour
+	MinTTL = time.Millisecond
 )
 
 // InvalidError is a value that a message must not have.
@@ -282,6 +288,9 @@ func (o Object) Validate(shards []int) error {
 	}
 	if err := checkHash("xxh3", o.XXH3); err != nil {
 		return err
+	}
+	if o.TTL != 0 && (o.TTL < MinTTL || o.TTL > MaxTTL) {
+		return invalidf("ttl", "%v is outside %v to %v", o.TTL, MinTTL, MaxTTL)
 	}
 	if o.Size > 0 && o.StripeBytes == 0 {
 		return invalidf("stripe_bytes", "0 for an object of %d bytes", o.Size)

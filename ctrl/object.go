@@ -24,8 +24,13 @@ type Object struct {
 	LayoutVersion uint64    `json:"layout_version"`
 	Size          uint64    `json:"size"`
 	StripeBytes   uint64    `json:"stripe_bytes"`
-	Created       time.Time `json:"created"`
-	Placement     Placement `json:"placement"`
+	Created       time.Time `json:"created"` // by the writer's clock, for people
+	// TTL is how long the object is there, from its commit on; 0 is for ever.
+	TTL time.Duration `json:"-"`
+	// Expires is when it is over, by the clock of the control plane, which sets it:
+	// from then on it reads as absent.
+	Expires   time.Time `json:"expires,omitzero"`
+	Placement Placement `json:"placement"`
 }
 
 // Stripes is how many stripes the object has: 0 for an empty one.
@@ -54,3 +59,6 @@ type Stripe struct {
 	XXH3   string `json:"xxh3"` // 16 hex digits; empty without checksums
 	File   string `json:"file"` // below the directory
 }
+
+// Over reports whether the object reads as absent at a time.
+func (o Object) Over(now time.Time) bool { return !o.Expires.IsZero() && !now.Before(o.Expires) }

@@ -88,7 +88,7 @@ func (c *Client) List(ctx context.Context, q ListQuery) (objects []Object, more 
 	if err := q.validate(); err != nil {
 		return nil, false, c.fail(op, pipeline.Nowhere, err)
 	}
-	req := &pb.ListRequest{Identity: c.identity(), Namespace: q.Namespace, Prefix: q.Prefix, Limit: i32(q.Limit)}
+	req := &pb.ListRequest{Identity: c.identity(), Namespace: q.Namespace, Prefix: q.Prefix, Limit: i32(q.Limit), Over: q.Over}
 	if q.After != (ObjectKey{}) {
 		req.After = keyToPB(q.After)
 	}
@@ -132,4 +132,65 @@ func (c *Client) Forget(ctx context.Context, key ObjectKey, generation uint64) e
 		return c.cat.Forget(ctx, &pb.ForgetRequest{Identity: c.identity(), Key: keyToPB(key), Generation: generation})
 	})
 	return err
+}
+
+// ForgetShard says that the stripes of an object that was taken out are removed
+// from one shard. When no shard has any the control plane forgets it.
+func (c *Client) ForgetShard(ctx context.Context, key ObjectKey, generation uint64, shard int) error {
+	const op = "forget"
+	if err := key.Validate(); err != nil {
+		return c.fail(op, pipeline.Nowhere, err)
+	}
+	_, err := call(ctx, c, op, pipeline.Nowhere, func(ctx context.Context) (*pb.ForgetShardReply, error) {
+		return c.cat.ForgetShard(ctx, &pb.ForgetShardRequest{Identity: c.identity(), Key: keyToPB(key), Generation: generation, Shard: uint32(i32(shard))})
+	})
+	return err
+}
+
+// Expire takes objects whose time is over out, at most so many, and tells how many
+// there were and whether there are more. Their stripes are garbage then.
+func (c *Client) Expire(ctx context.Context, most int) (n int, more bool, err error) {
+	const op = "expire"
+	reply, err := call(ctx, c, op, pipeline.Nowhere, func(ctx context.Context) (*pb.ExpireReply, error) {
+		return c.cat.Expire(ctx, &pb.ExpireRequest{Identity: c.identity(), Most: i32(most)})
+	})
+	return int(reply.GetExpired()), reply.GetMore(), err
+}
+
+// LookupMany gives objects with their stripes, in the order of the keys, in as few
+// questions as their placements allow. What is not there has generation 0.
+func (c *Client) LookupMany(ctx context.Context, keys []ObjectKey) ([]Object, error) {
+	const op = "lookup"
+	for _, k := range keys {
+		if err := k.Validate(); err != nil {
+			return nil, c.fail(op, pipeline.Nowhere, err)
+		}
+	}
+	var out []Object
+	for len(out) < len(keys) {
+		req := &pb.LookupManyRequest{Identity: c.identity()}
+		for _, k := range keys[len(out):min(len(keys), len(out)+MaxLookups)] {
+			req.Keys = append(req.Keys, keyToPB(k))
+		}
+		reply, err := call(ctx, c, op, pipeline.Nowhere, func(ctx context.Context) (*pb.LookupManyReply, error) {
+			return c.cat.LookupMany(ctx, req)
+		})
+		if err != nil {
+			return nil, err
+		}
+		if n := len(reply.GetReplies()); n == 0 || n > len(req.Keys) {
+			return nil, c.fail(op, pipeline.Nowhere, invalidf("replies", "%d to %d keys", n, len(req.Keys)))
+		}
+		for _, r := range reply.GetReplies() {
+			o, _, err := c.placed(op, r.GetFound())
+			if err != nil {
+				return nil, err
+			}
+			if want := keys[len(out)]; o.Generation != 0 && o.Key != want {
+				return nil, c.fail(op, pipeline.Nowhere, invalidf("key", "asked for %s, got %s", want, o.Key))
+			}
+			out = append(out, o)
+		}
+	}
+	return out, nil
 }

@@ -270,7 +270,7 @@ func (c *catalogService) Delete(_ context.Context, q *pb.DeleteRequest) (*pb.Del
 }
 
 func (c *catalogService) List(_ context.Context, q *pb.ListRequest) (*pb.ListReply, error) {
-	objects, more, err := c.s.catalog.List(ListQuery{Namespace: q.GetNamespace(), Prefix: q.GetPrefix(), After: keyFromPB(q.GetAfter()), Limit: int(q.GetLimit())})
+	objects, more, err := c.s.catalog.List(ListQuery{Namespace: q.GetNamespace(), Prefix: q.GetPrefix(), After: keyFromPB(q.GetAfter()), Limit: int(q.GetLimit()), Over: q.GetOver()})
 	reply := &pb.ListReply{More: more}
 	for _, o := range objects {
 		reply.Objects = append(reply.Objects, objectToPB(o))
@@ -285,4 +285,29 @@ func (c *catalogService) Garbage(_ context.Context, q *pb.GarbageRequest) (*pb.G
 
 func (c *catalogService) Forget(_ context.Context, q *pb.ForgetRequest) (*pb.ForgetReply, error) {
 	return &pb.ForgetReply{}, c.s.catalog.Forget(keyFromPB(q.GetKey()), q.GetGeneration())
+}
+
+func (c *catalogService) ForgetShard(_ context.Context, q *pb.ForgetShardRequest) (*pb.ForgetShardReply, error) {
+	return &pb.ForgetShardReply{}, c.s.catalog.ForgetShard(keyFromPB(q.GetKey()), q.GetGeneration(), int(q.GetShard()))
+}
+
+func (c *catalogService) Expire(_ context.Context, q *pb.ExpireRequest) (*pb.ExpireReply, error) {
+	n, more, err := c.s.catalog.Expire(int(q.GetMost()))
+	return &pb.ExpireReply{Expired: i32(n), More: more}, err
+}
+
+func (c *catalogService) LookupMany(_ context.Context, q *pb.LookupManyRequest) (*pb.LookupManyReply, error) {
+	if n := len(q.GetKeys()); n > MaxLookups {
+		return nil, invalidf("keys", "%d, want 1 to %d", n, MaxLookups)
+	}
+	keys := make([]ObjectKey, len(q.GetKeys()))
+	for i, k := range q.GetKeys() {
+		keys[i] = keyFromPB(k)
+	}
+	found, err := c.s.catalog.LookupMany(keys)
+	reply := &pb.LookupManyReply{}
+	for _, o := range found {
+		reply.Replies = append(reply.Replies, foundToPB(o))
+	}
+	return reply, err
 }

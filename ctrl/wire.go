@@ -254,9 +254,13 @@ func keyFromPB(k *pb.ObjectKey) ObjectKey {
 }
 
 func objectToPB(o Object) *pb.Object {
-	return &pb.Object{Key: keyToPB(o.Key), Handle: o.Handle, Generation: o.Generation, Xxh3: o.XXH3, LayoutVersion: o.LayoutVersion,
+	out := &pb.Object{Key: keyToPB(o.Key), Handle: o.Handle, Generation: o.Generation, Xxh3: o.XXH3, LayoutVersion: o.LayoutVersion,
 		Size: o.Size, StripeBytes: o.StripeBytes, Created: timeToPB(o.Created), PlacementEpoch: o.Placement.Epoch,
-		PlacementPolicy: o.Placement.Policy, LayoutHash: o.Placement.LayoutHash}
+		PlacementPolicy: o.Placement.Policy, LayoutHash: o.Placement.LayoutHash, Expires: timeToPB(o.Expires)}
+	if o.TTL != 0 {
+		out.Ttl = durationpb.New(o.TTL)
+	}
+	return out
 }
 
 func objectFromPB(o *pb.Object) (Object, error) {
@@ -264,7 +268,15 @@ func objectFromPB(o *pb.Object) (Object, error) {
 	if err != nil {
 		return Object{}, err
 	}
-	return Object{Key: keyFromPB(o.GetKey()), Handle: o.GetHandle(), Generation: o.GetGeneration(), XXH3: o.GetXxh3(),
+	ttl, err := durationFromPB("ttl", o.GetTtl())
+	if err != nil {
+		return Object{}, err
+	}
+	expires, err := timeFromPB("expires", o.GetExpires())
+	if err != nil {
+		return Object{}, err
+	}
+	return Object{TTL: ttl, Expires: expires, Key: keyFromPB(o.GetKey()), Handle: o.GetHandle(), Generation: o.GetGeneration(), XXH3: o.GetXxh3(),
 		LayoutVersion: o.GetLayoutVersion(), Size: o.GetSize(), StripeBytes: o.GetStripeBytes(), Created: created,
 		Placement: Placement{Epoch: o.GetPlacementEpoch(), Policy: o.GetPlacementPolicy(), LayoutHash: o.GetLayoutHash()}}, nil
 }

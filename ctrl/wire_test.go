@@ -177,6 +177,9 @@ func FuzzRequests(f *testing.F) {
 	add(14, &pb.ListRequest{Namespace: "kv", Limit: 3})
 	add(15, &pb.GarbageRequest{After: keyToPB(key)})
 	add(16, &pb.ForgetRequest{Key: keyToPB(key), Generation: 1})
+	add(17, &pb.ForgetShardRequest{Key: keyToPB(key), Generation: 1, Shard: 1})
+	add(18, &pb.ExpireRequest{Most: 10})
+	add(19, &pb.LookupManyRequest{Keys: []*pb.ObjectKey{keyToPB(key), keyToPB(key)}})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	f.Fuzz(func(t *testing.T, which byte, data []byte) {
@@ -208,6 +211,9 @@ func FuzzRequests(f *testing.F) {
 			func() { feed(ctx, data, &pb.ListRequest{}, cat.List) },
 			func() { feed(ctx, data, &pb.GarbageRequest{}, cat.Garbage) },
 			func() { feed(ctx, data, &pb.ForgetRequest{}, cat.Forget) },
+			func() { feed(ctx, data, &pb.ForgetShardRequest{}, cat.ForgetShard) },
+			func() { feed(ctx, data, &pb.ExpireRequest{}, cat.Expire) },
+			func() { feed(ctx, data, &pb.LookupManyRequest{}, cat.LookupMany) },
 		}
 		try[int(which)%len(try)]()
 		var w pb.WatchReply

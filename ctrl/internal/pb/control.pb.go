@@ -3180,6 +3180,8 @@ type Object struct {
 	PlacementEpoch  uint64                 `protobuf:"varint,9,opt,name=placement_epoch,json=placementEpoch,proto3" json:"placement_epoch,omitempty"`
 	PlacementPolicy string                 `protobuf:"bytes,10,opt,name=placement_policy,json=placementPolicy,proto3" json:"placement_policy,omitempty"`
 	LayoutHash      string                 `protobuf:"bytes,11,opt,name=layout_hash,json=layoutHash,proto3" json:"layout_hash,omitempty"`
+	Ttl             *durationpb.Duration   `protobuf:"bytes,12,opt,name=ttl,proto3" json:"ttl,omitempty"`         // as the writer wants it; absent: for ever
+	Expires         *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expires,proto3" json:"expires,omitempty"` // by the clock of the control plane, which sets it
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3289,6 +3291,20 @@ func (x *Object) GetLayoutHash() string {
 		return x.LayoutHash
 	}
 	return ""
+}
+
+func (x *Object) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *Object) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
 }
 
 type Placed struct {
@@ -3750,6 +3766,7 @@ type ListRequest struct {
 	Prefix        string                 `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	After         *ObjectKey             `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
 	Limit         int32                  `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	Over          bool                   `protobuf:"varint,6,opt,name=over,proto3" json:"over,omitempty"` // also objects whose time is over and that are still kept
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3817,6 +3834,13 @@ func (x *ListRequest) GetLimit() int32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListRequest) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
 }
 
 type ListReply struct {
@@ -4071,6 +4095,310 @@ func (*ForgetReply) Descriptor() ([]byte, []int) {
 	return file_control_proto_rawDescGZIP(), []int{59}
 }
 
+type ForgetShardRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identity      *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	Key           *ObjectKey             `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Shard         uint32                 `protobuf:"varint,4,opt,name=shard,proto3" json:"shard,omitempty"` // its stripes are removed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetShardRequest) Reset() {
+	*x = ForgetShardRequest{}
+	mi := &file_control_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetShardRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetShardRequest) ProtoMessage() {}
+
+func (x *ForgetShardRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetShardRequest.ProtoReflect.Descriptor instead.
+func (*ForgetShardRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ForgetShardRequest) GetIdentity() *Identity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *ForgetShardRequest) GetKey() *ObjectKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ForgetShardRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ForgetShardRequest) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+type ForgetShardReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetShardReply) Reset() {
+	*x = ForgetShardReply{}
+	mi := &file_control_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetShardReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetShardReply) ProtoMessage() {}
+
+func (x *ForgetShardReply) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetShardReply.ProtoReflect.Descriptor instead.
+func (*ForgetShardReply) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{61}
+}
+
+type ExpireRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identity      *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	Most          int32                  `protobuf:"varint,2,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpireRequest) Reset() {
+	*x = ExpireRequest{}
+	mi := &file_control_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpireRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpireRequest) ProtoMessage() {}
+
+func (x *ExpireRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpireRequest.ProtoReflect.Descriptor instead.
+func (*ExpireRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *ExpireRequest) GetIdentity() *Identity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *ExpireRequest) GetMost() int32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+type ExpireReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Expired       int32                  `protobuf:"varint,1,opt,name=expired,proto3" json:"expired,omitempty"`
+	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpireReply) Reset() {
+	*x = ExpireReply{}
+	mi := &file_control_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpireReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpireReply) ProtoMessage() {}
+
+func (x *ExpireReply) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpireReply.ProtoReflect.Descriptor instead.
+func (*ExpireReply) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *ExpireReply) GetExpired() int32 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
+}
+
+func (x *ExpireReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type LookupManyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Identity      *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	Keys          []*ObjectKey           `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LookupManyRequest) Reset() {
+	*x = LookupManyRequest{}
+	mi := &file_control_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LookupManyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LookupManyRequest) ProtoMessage() {}
+
+func (x *LookupManyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LookupManyRequest.ProtoReflect.Descriptor instead.
+func (*LookupManyRequest) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *LookupManyRequest) GetIdentity() *Identity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *LookupManyRequest) GetKeys() []*ObjectKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type LookupManyReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replies       []*LookupReply         `protobuf:"bytes,1,rep,name=replies,proto3" json:"replies,omitempty"` // to the first keys, at least one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LookupManyReply) Reset() {
+	*x = LookupManyReply{}
+	mi := &file_control_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LookupManyReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LookupManyReply) ProtoMessage() {}
+
+func (x *LookupManyReply) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LookupManyReply.ProtoReflect.Descriptor instead.
+func (*LookupManyReply) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *LookupManyReply) GetReplies() []*LookupReply {
+	if x != nil {
+		return x.Replies
+	}
+	return nil
+}
+
 type Detail_Mismatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Field         string                 `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
@@ -4082,7 +4410,7 @@ type Detail_Mismatch struct {
 
 func (x *Detail_Mismatch) Reset() {
 	*x = Detail_Mismatch{}
-	mi := &file_control_proto_msgTypes[60]
+	mi := &file_control_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4094,7 +4422,7 @@ func (x *Detail_Mismatch) String() string {
 func (*Detail_Mismatch) ProtoMessage() {}
 
 func (x *Detail_Mismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[60]
+	mi := &file_control_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +4469,7 @@ type Detail_Invalid struct {
 
 func (x *Detail_Invalid) Reset() {
 	*x = Detail_Invalid{}
-	mi := &file_control_proto_msgTypes[61]
+	mi := &file_control_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4153,7 +4481,7 @@ func (x *Detail_Invalid) String() string {
 func (*Detail_Invalid) ProtoMessage() {}
 
 func (x *Detail_Invalid) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[61]
+	mi := &file_control_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4194,7 +4522,7 @@ type Detail_Absent struct {
 
 func (x *Detail_Absent) Reset() {
 	*x = Detail_Absent{}
-	mi := &file_control_proto_msgTypes[62]
+	mi := &file_control_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4206,7 +4534,7 @@ func (x *Detail_Absent) String() string {
 func (*Detail_Absent) ProtoMessage() {}
 
 func (x *Detail_Absent) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[62]
+	mi := &file_control_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +4583,7 @@ type Detail_Stale struct {
 
 func (x *Detail_Stale) Reset() {
 	*x = Detail_Stale{}
-	mi := &file_control_proto_msgTypes[63]
+	mi := &file_control_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4267,7 +4595,7 @@ func (x *Detail_Stale) String() string {
 func (*Detail_Stale) ProtoMessage() {}
 
 func (x *Detail_Stale) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[63]
+	mi := &file_control_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4321,7 +4649,7 @@ type Detail_Barrier struct {
 
 func (x *Detail_Barrier) Reset() {
 	*x = Detail_Barrier{}
-	mi := &file_control_proto_msgTypes[64]
+	mi := &file_control_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4661,7 @@ func (x *Detail_Barrier) String() string {
 func (*Detail_Barrier) ProtoMessage() {}
 
 func (x *Detail_Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[64]
+	mi := &file_control_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4375,7 +4703,7 @@ type Detail_Conflict struct {
 
 func (x *Detail_Conflict) Reset() {
 	*x = Detail_Conflict{}
-	mi := &file_control_proto_msgTypes[65]
+	mi := &file_control_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4387,7 +4715,7 @@ func (x *Detail_Conflict) String() string {
 func (*Detail_Conflict) ProtoMessage() {}
 
 func (x *Detail_Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[65]
+	mi := &file_control_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4446,7 +4774,7 @@ type WatchReply_Sync struct {
 
 func (x *WatchReply_Sync) Reset() {
 	*x = WatchReply_Sync{}
-	mi := &file_control_proto_msgTypes[67]
+	mi := &file_control_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4458,7 +4786,7 @@ func (x *WatchReply_Sync) String() string {
 func (*WatchReply_Sync) ProtoMessage() {}
 
 func (x *WatchReply_Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[67]
+	mi := &file_control_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4780,7 +5108,7 @@ const file_control_proto_rawDesc = "" +
 	"\x04xxh3\x18\x06 \x01(\tR\x04xxh3\x12\x12\n" +
 	"\x04file\x18\a \x01(\tR\x04file\"A\n" +
 	"\aStripes\x126\n" +
-	"\astripes\x18\x01 \x03(\v2\x1c.railstore.control.v1.StripeR\astripes\"\x90\x03\n" +
+	"\astripes\x18\x01 \x03(\v2\x1c.railstore.control.v1.StripeR\astripes\"\xf3\x03\n" +
 	"\x06Object\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.railstore.control.v1.ObjectKeyR\x03key\x12\x16\n" +
 	"\x06handle\x18\x02 \x01(\tR\x06handle\x12\x1e\n" +
@@ -4796,7 +5124,9 @@ const file_control_proto_rawDesc = "" +
 	"\x10placement_policy\x18\n" +
 	" \x01(\tR\x0fplacementPolicy\x12\x1f\n" +
 	"\vlayout_hash\x18\v \x01(\tR\n" +
-	"layoutHash\"v\n" +
+	"layoutHash\x12+\n" +
+	"\x03ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x124\n" +
+	"\aexpires\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"v\n" +
 	"\x06Placed\x124\n" +
 	"\x06object\x18\x01 \x01(\v2\x1c.railstore.control.v1.ObjectR\x06object\x126\n" +
 	"\astripes\x18\x02 \x03(\v2\x1c.railstore.control.v1.StripeR\astripes\"~\n" +
@@ -4826,13 +5156,14 @@ const file_control_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\"=\n" +
 	"\vDeleteReply\x12.\n" +
-	"\x03old\x18\x01 \x01(\v2\x1c.railstore.control.v1.PlacedR\x03old\"\xcc\x01\n" +
+	"\x03old\x18\x01 \x01(\v2\x1c.railstore.control.v1.PlacedR\x03old\"\xe0\x01\n" +
 	"\vListRequest\x12:\n" +
 	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06prefix\x18\x03 \x01(\tR\x06prefix\x125\n" +
 	"\x05after\x18\x04 \x01(\v2\x1f.railstore.control.v1.ObjectKeyR\x05after\x12\x14\n" +
-	"\x05limit\x18\x05 \x01(\x05R\x05limit\"W\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04over\x18\x06 \x01(\bR\x04over\"W\n" +
 	"\tListReply\x126\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1c.railstore.control.v1.ObjectR\aobjects\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\"\xae\x01\n" +
@@ -4848,7 +5179,26 @@ const file_control_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\"\r\n" +
-	"\vForgetReply*=\n" +
+	"\vForgetReply\"\xb9\x01\n" +
+	"\x12ForgetShardRequest\x12:\n" +
+	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x121\n" +
+	"\x03key\x18\x02 \x01(\v2\x1f.railstore.control.v1.ObjectKeyR\x03key\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05shard\x18\x04 \x01(\rR\x05shard\"\x12\n" +
+	"\x10ForgetShardReply\"_\n" +
+	"\rExpireRequest\x12:\n" +
+	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x12\x12\n" +
+	"\x04most\x18\x02 \x01(\x05R\x04most\";\n" +
+	"\vExpireReply\x12\x18\n" +
+	"\aexpired\x18\x01 \x01(\x05R\aexpired\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x84\x01\n" +
+	"\x11LookupManyRequest\x12:\n" +
+	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x123\n" +
+	"\x04keys\x18\x02 \x03(\v2\x1f.railstore.control.v1.ObjectKeyR\x04keys\"N\n" +
+	"\x0fLookupManyReply\x12;\n" +
+	"\areplies\x18\x01 \x03(\v2!.railstore.control.v1.LookupReplyR\areplies*=\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -4877,7 +5227,7 @@ const file_control_proto_rawDesc = "" +
 	"\x06Arrive\x12#.railstore.control.v1.ArriveRequest\x1a!.railstore.control.v1.ArriveReply\x12V\n" +
 	"\bWithdraw\x12%.railstore.control.v1.WithdrawRequest\x1a#.railstore.control.v1.WithdrawReply\x12J\n" +
 	"\x04Stop\x12!.railstore.control.v1.StopRequest\x1a\x1f.railstore.control.v1.StopReply\x12P\n" +
-	"\x06Status\x12#.railstore.control.v1.StatusRequest\x1a!.railstore.control.v1.StatusReply2\xc1\x04\n" +
+	"\x06Status\x12#.railstore.control.v1.StatusRequest\x1a!.railstore.control.v1.StatusReply2\xd2\x06\n" +
 	"\aCatalog\x12P\n" +
 	"\x06Lookup\x12#.railstore.control.v1.LookupRequest\x1a!.railstore.control.v1.LookupReply\x12M\n" +
 	"\x05Begin\x12\".railstore.control.v1.BeginRequest\x1a .railstore.control.v1.BeginReply\x12P\n" +
@@ -4885,7 +5235,11 @@ const file_control_proto_rawDesc = "" +
 	"\x06Delete\x12#.railstore.control.v1.DeleteRequest\x1a!.railstore.control.v1.DeleteReply\x12J\n" +
 	"\x04List\x12!.railstore.control.v1.ListRequest\x1a\x1f.railstore.control.v1.ListReply\x12S\n" +
 	"\aGarbage\x12$.railstore.control.v1.GarbageRequest\x1a\".railstore.control.v1.GarbageReply\x12P\n" +
-	"\x06Forget\x12#.railstore.control.v1.ForgetRequest\x1a!.railstore.control.v1.ForgetReplyB1Z/github.com/railstore/railstore/ctrl/internal/pbb\x06proto3"
+	"\x06Forget\x12#.railstore.control.v1.ForgetRequest\x1a!.railstore.control.v1.ForgetReply\x12_\n" +
+	"\vForgetShard\x12(.railstore.control.v1.ForgetShardRequest\x1a&.railstore.control.v1.ForgetShardReply\x12P\n" +
+	"\x06Expire\x12#.railstore.control.v1.ExpireRequest\x1a!.railstore.control.v1.ExpireReply\x12\\\n" +
+	"\n" +
+	"LookupMany\x12'.railstore.control.v1.LookupManyRequest\x1a%.railstore.control.v1.LookupManyReplyB1Z/github.com/railstore/railstore/ctrl/internal/pbb\x06proto3"
 
 var (
 	file_control_proto_rawDescOnce sync.Once
@@ -4900,7 +5254,7 @@ func file_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
 var file_control_proto_goTypes = []any{
 	(Role)(0),                     // 0: railstore.control.v1.Role
 	(State)(0),                    // 1: railstore.control.v1.State
@@ -4964,44 +5318,50 @@ var file_control_proto_goTypes = []any{
 	(*GarbageReply)(nil),          // 59: railstore.control.v1.GarbageReply
 	(*ForgetRequest)(nil),         // 60: railstore.control.v1.ForgetRequest
 	(*ForgetReply)(nil),           // 61: railstore.control.v1.ForgetReply
-	(*Detail_Mismatch)(nil),       // 62: railstore.control.v1.Detail.Mismatch
-	(*Detail_Invalid)(nil),        // 63: railstore.control.v1.Detail.Invalid
-	(*Detail_Absent)(nil),         // 64: railstore.control.v1.Detail.Absent
-	(*Detail_Stale)(nil),          // 65: railstore.control.v1.Detail.Stale
-	(*Detail_Barrier)(nil),        // 66: railstore.control.v1.Detail.Barrier
-	(*Detail_Conflict)(nil),       // 67: railstore.control.v1.Detail.Conflict
-	nil,                           // 68: railstore.control.v1.Offer.ParamsEntry
-	(*WatchReply_Sync)(nil),       // 69: railstore.control.v1.WatchReply.Sync
-	(*timestamppb.Timestamp)(nil), // 70: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 71: google.protobuf.Duration
+	(*ForgetShardRequest)(nil),    // 62: railstore.control.v1.ForgetShardRequest
+	(*ForgetShardReply)(nil),      // 63: railstore.control.v1.ForgetShardReply
+	(*ExpireRequest)(nil),         // 64: railstore.control.v1.ExpireRequest
+	(*ExpireReply)(nil),           // 65: railstore.control.v1.ExpireReply
+	(*LookupManyRequest)(nil),     // 66: railstore.control.v1.LookupManyRequest
+	(*LookupManyReply)(nil),       // 67: railstore.control.v1.LookupManyReply
+	(*Detail_Mismatch)(nil),       // 68: railstore.control.v1.Detail.Mismatch
+	(*Detail_Invalid)(nil),        // 69: railstore.control.v1.Detail.Invalid
+	(*Detail_Absent)(nil),         // 70: railstore.control.v1.Detail.Absent
+	(*Detail_Stale)(nil),          // 71: railstore.control.v1.Detail.Stale
+	(*Detail_Barrier)(nil),        // 72: railstore.control.v1.Detail.Barrier
+	(*Detail_Conflict)(nil),       // 73: railstore.control.v1.Detail.Conflict
+	nil,                           // 74: railstore.control.v1.Offer.ParamsEntry
+	(*WatchReply_Sync)(nil),       // 75: railstore.control.v1.WatchReply.Sync
+	(*timestamppb.Timestamp)(nil), // 76: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 77: google.protobuf.Duration
 }
 var file_control_proto_depIdxs = []int32{
-	62,  // 0: railstore.control.v1.Detail.mismatch:type_name -> railstore.control.v1.Detail.Mismatch
-	63,  // 1: railstore.control.v1.Detail.invalid:type_name -> railstore.control.v1.Detail.Invalid
-	64,  // 2: railstore.control.v1.Detail.absent:type_name -> railstore.control.v1.Detail.Absent
-	65,  // 3: railstore.control.v1.Detail.stale:type_name -> railstore.control.v1.Detail.Stale
-	66,  // 4: railstore.control.v1.Detail.barrier:type_name -> railstore.control.v1.Detail.Barrier
-	67,  // 5: railstore.control.v1.Detail.conflict:type_name -> railstore.control.v1.Detail.Conflict
+	68,  // 0: railstore.control.v1.Detail.mismatch:type_name -> railstore.control.v1.Detail.Mismatch
+	69,  // 1: railstore.control.v1.Detail.invalid:type_name -> railstore.control.v1.Detail.Invalid
+	70,  // 2: railstore.control.v1.Detail.absent:type_name -> railstore.control.v1.Detail.Absent
+	71,  // 3: railstore.control.v1.Detail.stale:type_name -> railstore.control.v1.Detail.Stale
+	72,  // 4: railstore.control.v1.Detail.barrier:type_name -> railstore.control.v1.Detail.Barrier
+	73,  // 5: railstore.control.v1.Detail.conflict:type_name -> railstore.control.v1.Detail.Conflict
 	0,   // 6: railstore.control.v1.NodeInfo.role:type_name -> railstore.control.v1.Role
 	4,   // 7: railstore.control.v1.NodeInfo.rails:type_name -> railstore.control.v1.Rail
-	70,  // 8: railstore.control.v1.NodeInfo.started:type_name -> google.protobuf.Timestamp
-	71,  // 9: railstore.control.v1.NodeInfo.lease:type_name -> google.protobuf.Duration
+	76,  // 8: railstore.control.v1.NodeInfo.started:type_name -> google.protobuf.Timestamp
+	77,  // 9: railstore.control.v1.NodeInfo.lease:type_name -> google.protobuf.Duration
 	5,   // 10: railstore.control.v1.Node.info:type_name -> railstore.control.v1.NodeInfo
 	1,   // 11: railstore.control.v1.Node.state:type_name -> railstore.control.v1.State
 	6,   // 12: railstore.control.v1.Node.lanes:type_name -> railstore.control.v1.Lanes
-	70,  // 13: railstore.control.v1.Node.joined:type_name -> google.protobuf.Timestamp
-	71,  // 14: railstore.control.v1.Node.idle:type_name -> google.protobuf.Duration
+	76,  // 13: railstore.control.v1.Node.joined:type_name -> google.protobuf.Timestamp
+	77,  // 14: railstore.control.v1.Node.idle:type_name -> google.protobuf.Duration
 	9,   // 15: railstore.control.v1.Lane.endpoint:type_name -> railstore.control.v1.Endpoint
 	10,  // 16: railstore.control.v1.Lane.slots:type_name -> railstore.control.v1.Region
 	11,  // 17: railstore.control.v1.Offer.lanes:type_name -> railstore.control.v1.Lane
-	68,  // 18: railstore.control.v1.Offer.params:type_name -> railstore.control.v1.Offer.ParamsEntry
+	74,  // 18: railstore.control.v1.Offer.params:type_name -> railstore.control.v1.Offer.ParamsEntry
 	2,   // 19: railstore.control.v1.HelloRequest.identity:type_name -> railstore.control.v1.Identity
 	2,   // 20: railstore.control.v1.JoinRequest.identity:type_name -> railstore.control.v1.Identity
 	5,   // 21: railstore.control.v1.JoinRequest.info:type_name -> railstore.control.v1.NodeInfo
 	1,   // 22: railstore.control.v1.JoinRequest.state:type_name -> railstore.control.v1.State
 	8,   // 23: railstore.control.v1.JoinRequest.peers:type_name -> railstore.control.v1.Member
-	71,  // 24: railstore.control.v1.JoinReply.heartbeat:type_name -> google.protobuf.Duration
-	71,  // 25: railstore.control.v1.JoinReply.lease:type_name -> google.protobuf.Duration
+	77,  // 24: railstore.control.v1.JoinReply.heartbeat:type_name -> google.protobuf.Duration
+	77,  // 25: railstore.control.v1.JoinReply.lease:type_name -> google.protobuf.Duration
 	2,   // 26: railstore.control.v1.HeartbeatRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 27: railstore.control.v1.HeartbeatRequest.member:type_name -> railstore.control.v1.Member
 	6,   // 28: railstore.control.v1.HeartbeatRequest.lanes:type_name -> railstore.control.v1.Lanes
@@ -5020,101 +5380,115 @@ var file_control_proto_depIdxs = []int32{
 	2,   // 41: railstore.control.v1.WatchRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 42: railstore.control.v1.WatchRequest.member:type_name -> railstore.control.v1.Member
 	1,   // 43: railstore.control.v1.PeerView.state:type_name -> railstore.control.v1.State
-	69,  // 44: railstore.control.v1.WatchReply.sync:type_name -> railstore.control.v1.WatchReply.Sync
+	75,  // 44: railstore.control.v1.WatchReply.sync:type_name -> railstore.control.v1.WatchReply.Sync
 	12,  // 45: railstore.control.v1.WatchReply.offer:type_name -> railstore.control.v1.Offer
 	28,  // 46: railstore.control.v1.WatchReply.peer:type_name -> railstore.control.v1.PeerView
 	28,  // 47: railstore.control.v1.WatchReply.gone:type_name -> railstore.control.v1.PeerView
 	2,   // 48: railstore.control.v1.WaitRequest.identity:type_name -> railstore.control.v1.Identity
-	71,  // 49: railstore.control.v1.WaitRequest.at_most:type_name -> google.protobuf.Duration
+	77,  // 49: railstore.control.v1.WaitRequest.at_most:type_name -> google.protobuf.Duration
 	1,   // 50: railstore.control.v1.Missing.state:type_name -> railstore.control.v1.State
 	31,  // 51: railstore.control.v1.WaitReply.missing:type_name -> railstore.control.v1.Missing
 	2,   // 52: railstore.control.v1.NodesRequest.identity:type_name -> railstore.control.v1.Identity
 	7,   // 53: railstore.control.v1.NodesReply.nodes:type_name -> railstore.control.v1.Node
 	2,   // 54: railstore.control.v1.ArriveRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 55: railstore.control.v1.ArriveRequest.member:type_name -> railstore.control.v1.Member
-	71,  // 56: railstore.control.v1.ArriveRequest.at_most:type_name -> google.protobuf.Duration
+	77,  // 56: railstore.control.v1.ArriveRequest.at_most:type_name -> google.protobuf.Duration
 	2,   // 57: railstore.control.v1.WithdrawRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 58: railstore.control.v1.WithdrawRequest.member:type_name -> railstore.control.v1.Member
 	2,   // 59: railstore.control.v1.StopRequest.identity:type_name -> railstore.control.v1.Identity
 	2,   // 60: railstore.control.v1.StatusRequest.identity:type_name -> railstore.control.v1.Identity
-	71,  // 61: railstore.control.v1.StatusReply.uptime:type_name -> google.protobuf.Duration
+	77,  // 61: railstore.control.v1.StatusReply.uptime:type_name -> google.protobuf.Duration
 	7,   // 62: railstore.control.v1.StatusReply.nodes:type_name -> railstore.control.v1.Node
-	70,  // 63: railstore.control.v1.StatusReply.now:type_name -> google.protobuf.Timestamp
+	76,  // 63: railstore.control.v1.StatusReply.now:type_name -> google.protobuf.Timestamp
 	44,  // 64: railstore.control.v1.Stripes.stripes:type_name -> railstore.control.v1.Stripe
 	43,  // 65: railstore.control.v1.Object.key:type_name -> railstore.control.v1.ObjectKey
-	70,  // 66: railstore.control.v1.Object.created:type_name -> google.protobuf.Timestamp
-	46,  // 67: railstore.control.v1.Placed.object:type_name -> railstore.control.v1.Object
-	44,  // 68: railstore.control.v1.Placed.stripes:type_name -> railstore.control.v1.Stripe
-	2,   // 69: railstore.control.v1.LookupRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 70: railstore.control.v1.LookupRequest.key:type_name -> railstore.control.v1.ObjectKey
-	47,  // 71: railstore.control.v1.LookupReply.found:type_name -> railstore.control.v1.Placed
-	2,   // 72: railstore.control.v1.BeginRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 73: railstore.control.v1.BeginRequest.key:type_name -> railstore.control.v1.ObjectKey
-	2,   // 74: railstore.control.v1.CommitRequest.identity:type_name -> railstore.control.v1.Identity
-	47,  // 75: railstore.control.v1.CommitRequest.object:type_name -> railstore.control.v1.Placed
-	47,  // 76: railstore.control.v1.CommitReply.old:type_name -> railstore.control.v1.Placed
-	2,   // 77: railstore.control.v1.DeleteRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 78: railstore.control.v1.DeleteRequest.key:type_name -> railstore.control.v1.ObjectKey
-	47,  // 79: railstore.control.v1.DeleteReply.old:type_name -> railstore.control.v1.Placed
-	2,   // 80: railstore.control.v1.ListRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 81: railstore.control.v1.ListRequest.after:type_name -> railstore.control.v1.ObjectKey
-	46,  // 82: railstore.control.v1.ListReply.objects:type_name -> railstore.control.v1.Object
-	2,   // 83: railstore.control.v1.GarbageRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 84: railstore.control.v1.GarbageRequest.after:type_name -> railstore.control.v1.ObjectKey
-	47,  // 85: railstore.control.v1.GarbageReply.object:type_name -> railstore.control.v1.Placed
-	2,   // 86: railstore.control.v1.ForgetRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 87: railstore.control.v1.ForgetRequest.key:type_name -> railstore.control.v1.ObjectKey
-	1,   // 88: railstore.control.v1.Detail.Absent.state:type_name -> railstore.control.v1.State
-	43,  // 89: railstore.control.v1.Detail.Conflict.key:type_name -> railstore.control.v1.ObjectKey
-	28,  // 90: railstore.control.v1.WatchReply.Sync.peers:type_name -> railstore.control.v1.PeerView
-	12,  // 91: railstore.control.v1.WatchReply.Sync.offers:type_name -> railstore.control.v1.Offer
-	13,  // 92: railstore.control.v1.Control.Hello:input_type -> railstore.control.v1.HelloRequest
-	15,  // 93: railstore.control.v1.Control.Join:input_type -> railstore.control.v1.JoinRequest
-	17,  // 94: railstore.control.v1.Control.Heartbeat:input_type -> railstore.control.v1.HeartbeatRequest
-	19,  // 95: railstore.control.v1.Control.SetState:input_type -> railstore.control.v1.SetStateRequest
-	21,  // 96: railstore.control.v1.Control.Leave:input_type -> railstore.control.v1.LeaveRequest
-	23,  // 97: railstore.control.v1.Control.Publish:input_type -> railstore.control.v1.PublishRequest
-	25,  // 98: railstore.control.v1.Control.Fetch:input_type -> railstore.control.v1.FetchRequest
-	27,  // 99: railstore.control.v1.Control.Watch:input_type -> railstore.control.v1.WatchRequest
-	30,  // 100: railstore.control.v1.Control.Wait:input_type -> railstore.control.v1.WaitRequest
-	33,  // 101: railstore.control.v1.Control.Nodes:input_type -> railstore.control.v1.NodesRequest
-	35,  // 102: railstore.control.v1.Control.Arrive:input_type -> railstore.control.v1.ArriveRequest
-	37,  // 103: railstore.control.v1.Control.Withdraw:input_type -> railstore.control.v1.WithdrawRequest
-	39,  // 104: railstore.control.v1.Control.Stop:input_type -> railstore.control.v1.StopRequest
-	41,  // 105: railstore.control.v1.Control.Status:input_type -> railstore.control.v1.StatusRequest
-	48,  // 106: railstore.control.v1.Catalog.Lookup:input_type -> railstore.control.v1.LookupRequest
-	50,  // 107: railstore.control.v1.Catalog.Begin:input_type -> railstore.control.v1.BeginRequest
-	52,  // 108: railstore.control.v1.Catalog.Commit:input_type -> railstore.control.v1.CommitRequest
-	54,  // 109: railstore.control.v1.Catalog.Delete:input_type -> railstore.control.v1.DeleteRequest
-	56,  // 110: railstore.control.v1.Catalog.List:input_type -> railstore.control.v1.ListRequest
-	58,  // 111: railstore.control.v1.Catalog.Garbage:input_type -> railstore.control.v1.GarbageRequest
-	60,  // 112: railstore.control.v1.Catalog.Forget:input_type -> railstore.control.v1.ForgetRequest
-	14,  // 113: railstore.control.v1.Control.Hello:output_type -> railstore.control.v1.HelloReply
-	16,  // 114: railstore.control.v1.Control.Join:output_type -> railstore.control.v1.JoinReply
-	18,  // 115: railstore.control.v1.Control.Heartbeat:output_type -> railstore.control.v1.HeartbeatReply
-	20,  // 116: railstore.control.v1.Control.SetState:output_type -> railstore.control.v1.SetStateReply
-	22,  // 117: railstore.control.v1.Control.Leave:output_type -> railstore.control.v1.LeaveReply
-	24,  // 118: railstore.control.v1.Control.Publish:output_type -> railstore.control.v1.PublishReply
-	26,  // 119: railstore.control.v1.Control.Fetch:output_type -> railstore.control.v1.FetchReply
-	29,  // 120: railstore.control.v1.Control.Watch:output_type -> railstore.control.v1.WatchReply
-	32,  // 121: railstore.control.v1.Control.Wait:output_type -> railstore.control.v1.WaitReply
-	34,  // 122: railstore.control.v1.Control.Nodes:output_type -> railstore.control.v1.NodesReply
-	36,  // 123: railstore.control.v1.Control.Arrive:output_type -> railstore.control.v1.ArriveReply
-	38,  // 124: railstore.control.v1.Control.Withdraw:output_type -> railstore.control.v1.WithdrawReply
-	40,  // 125: railstore.control.v1.Control.Stop:output_type -> railstore.control.v1.StopReply
-	42,  // 126: railstore.control.v1.Control.Status:output_type -> railstore.control.v1.StatusReply
-	49,  // 127: railstore.control.v1.Catalog.Lookup:output_type -> railstore.control.v1.LookupReply
-	51,  // 128: railstore.control.v1.Catalog.Begin:output_type -> railstore.control.v1.BeginReply
-	53,  // 129: railstore.control.v1.Catalog.Commit:output_type -> railstore.control.v1.CommitReply
-	55,  // 130: railstore.control.v1.Catalog.Delete:output_type -> railstore.control.v1.DeleteReply
-	57,  // 131: railstore.control.v1.Catalog.List:output_type -> railstore.control.v1.ListReply
-	59,  // 132: railstore.control.v1.Catalog.Garbage:output_type -> railstore.control.v1.GarbageReply
-	61,  // 133: railstore.control.v1.Catalog.Forget:output_type -> railstore.control.v1.ForgetReply
-	113, // [113:134] is the sub-list for method output_type
-	92,  // [92:113] is the sub-list for method input_type
-	92,  // [92:92] is the sub-list for extension type_name
-	92,  // [92:92] is the sub-list for extension extendee
-	0,   // [0:92] is the sub-list for field type_name
+	76,  // 66: railstore.control.v1.Object.created:type_name -> google.protobuf.Timestamp
+	77,  // 67: railstore.control.v1.Object.ttl:type_name -> google.protobuf.Duration
+	76,  // 68: railstore.control.v1.Object.expires:type_name -> google.protobuf.Timestamp
+	46,  // 69: railstore.control.v1.Placed.object:type_name -> railstore.control.v1.Object
+	44,  // 70: railstore.control.v1.Placed.stripes:type_name -> railstore.control.v1.Stripe
+	2,   // 71: railstore.control.v1.LookupRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 72: railstore.control.v1.LookupRequest.key:type_name -> railstore.control.v1.ObjectKey
+	47,  // 73: railstore.control.v1.LookupReply.found:type_name -> railstore.control.v1.Placed
+	2,   // 74: railstore.control.v1.BeginRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 75: railstore.control.v1.BeginRequest.key:type_name -> railstore.control.v1.ObjectKey
+	2,   // 76: railstore.control.v1.CommitRequest.identity:type_name -> railstore.control.v1.Identity
+	47,  // 77: railstore.control.v1.CommitRequest.object:type_name -> railstore.control.v1.Placed
+	47,  // 78: railstore.control.v1.CommitReply.old:type_name -> railstore.control.v1.Placed
+	2,   // 79: railstore.control.v1.DeleteRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 80: railstore.control.v1.DeleteRequest.key:type_name -> railstore.control.v1.ObjectKey
+	47,  // 81: railstore.control.v1.DeleteReply.old:type_name -> railstore.control.v1.Placed
+	2,   // 82: railstore.control.v1.ListRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 83: railstore.control.v1.ListRequest.after:type_name -> railstore.control.v1.ObjectKey
+	46,  // 84: railstore.control.v1.ListReply.objects:type_name -> railstore.control.v1.Object
+	2,   // 85: railstore.control.v1.GarbageRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 86: railstore.control.v1.GarbageRequest.after:type_name -> railstore.control.v1.ObjectKey
+	47,  // 87: railstore.control.v1.GarbageReply.object:type_name -> railstore.control.v1.Placed
+	2,   // 88: railstore.control.v1.ForgetRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 89: railstore.control.v1.ForgetRequest.key:type_name -> railstore.control.v1.ObjectKey
+	2,   // 90: railstore.control.v1.ForgetShardRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 91: railstore.control.v1.ForgetShardRequest.key:type_name -> railstore.control.v1.ObjectKey
+	2,   // 92: railstore.control.v1.ExpireRequest.identity:type_name -> railstore.control.v1.Identity
+	2,   // 93: railstore.control.v1.LookupManyRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 94: railstore.control.v1.LookupManyRequest.keys:type_name -> railstore.control.v1.ObjectKey
+	49,  // 95: railstore.control.v1.LookupManyReply.replies:type_name -> railstore.control.v1.LookupReply
+	1,   // 96: railstore.control.v1.Detail.Absent.state:type_name -> railstore.control.v1.State
+	43,  // 97: railstore.control.v1.Detail.Conflict.key:type_name -> railstore.control.v1.ObjectKey
+	28,  // 98: railstore.control.v1.WatchReply.Sync.peers:type_name -> railstore.control.v1.PeerView
+	12,  // 99: railstore.control.v1.WatchReply.Sync.offers:type_name -> railstore.control.v1.Offer
+	13,  // 100: railstore.control.v1.Control.Hello:input_type -> railstore.control.v1.HelloRequest
+	15,  // 101: railstore.control.v1.Control.Join:input_type -> railstore.control.v1.JoinRequest
+	17,  // 102: railstore.control.v1.Control.Heartbeat:input_type -> railstore.control.v1.HeartbeatRequest
+	19,  // 103: railstore.control.v1.Control.SetState:input_type -> railstore.control.v1.SetStateRequest
+	21,  // 104: railstore.control.v1.Control.Leave:input_type -> railstore.control.v1.LeaveRequest
+	23,  // 105: railstore.control.v1.Control.Publish:input_type -> railstore.control.v1.PublishRequest
+	25,  // 106: railstore.control.v1.Control.Fetch:input_type -> railstore.control.v1.FetchRequest
+	27,  // 107: railstore.control.v1.Control.Watch:input_type -> railstore.control.v1.WatchRequest
+	30,  // 108: railstore.control.v1.Control.Wait:input_type -> railstore.control.v1.WaitRequest
+	33,  // 109: railstore.control.v1.Control.Nodes:input_type -> railstore.control.v1.NodesRequest
+	35,  // 110: railstore.control.v1.Control.Arrive:input_type -> railstore.control.v1.ArriveRequest
+	37,  // 111: railstore.control.v1.Control.Withdraw:input_type -> railstore.control.v1.WithdrawRequest
+	39,  // 112: railstore.control.v1.Control.Stop:input_type -> railstore.control.v1.StopRequest
+	41,  // 113: railstore.control.v1.Control.Status:input_type -> railstore.control.v1.StatusRequest
+	48,  // 114: railstore.control.v1.Catalog.Lookup:input_type -> railstore.control.v1.LookupRequest
+	50,  // 115: railstore.control.v1.Catalog.Begin:input_type -> railstore.control.v1.BeginRequest
+	52,  // 116: railstore.control.v1.Catalog.Commit:input_type -> railstore.control.v1.CommitRequest
+	54,  // 117: railstore.control.v1.Catalog.Delete:input_type -> railstore.control.v1.DeleteRequest
+	56,  // 118: railstore.control.v1.Catalog.List:input_type -> railstore.control.v1.ListRequest
+	58,  // 119: railstore.control.v1.Catalog.Garbage:input_type -> railstore.control.v1.GarbageRequest
+	60,  // 120: railstore.control.v1.Catalog.Forget:input_type -> railstore.control.v1.ForgetRequest
+	62,  // 121: railstore.control.v1.Catalog.ForgetShard:input_type -> railstore.control.v1.ForgetShardRequest
+	64,  // 122: railstore.control.v1.Catalog.Expire:input_type -> railstore.control.v1.ExpireRequest
+	66,  // 123: railstore.control.v1.Catalog.LookupMany:input_type -> railstore.control.v1.LookupManyRequest
+	14,  // 124: railstore.control.v1.Control.Hello:output_type -> railstore.control.v1.HelloReply
+	16,  // 125: railstore.control.v1.Control.Join:output_type -> railstore.control.v1.JoinReply
+	18,  // 126: railstore.control.v1.Control.Heartbeat:output_type -> railstore.control.v1.HeartbeatReply
+	20,  // 127: railstore.control.v1.Control.SetState:output_type -> railstore.control.v1.SetStateReply
+	22,  // 128: railstore.control.v1.Control.Leave:output_type -> railstore.control.v1.LeaveReply
+	24,  // 129: railstore.control.v1.Control.Publish:output_type -> railstore.control.v1.PublishReply
+	26,  // 130: railstore.control.v1.Control.Fetch:output_type -> railstore.control.v1.FetchReply
+	29,  // 131: railstore.control.v1.Control.Watch:output_type -> railstore.control.v1.WatchReply
+	32,  // 132: railstore.control.v1.Control.Wait:output_type -> railstore.control.v1.WaitReply
+	34,  // 133: railstore.control.v1.Control.Nodes:output_type -> railstore.control.v1.NodesReply
+	36,  // 134: railstore.control.v1.Control.Arrive:output_type -> railstore.control.v1.ArriveReply
+	38,  // 135: railstore.control.v1.Control.Withdraw:output_type -> railstore.control.v1.WithdrawReply
+	40,  // 136: railstore.control.v1.Control.Stop:output_type -> railstore.control.v1.StopReply
+	42,  // 137: railstore.control.v1.Control.Status:output_type -> railstore.control.v1.StatusReply
+	49,  // 138: railstore.control.v1.Catalog.Lookup:output_type -> railstore.control.v1.LookupReply
+	51,  // 139: railstore.control.v1.Catalog.Begin:output_type -> railstore.control.v1.BeginReply
+	53,  // 140: railstore.control.v1.Catalog.Commit:output_type -> railstore.control.v1.CommitReply
+	55,  // 141: railstore.control.v1.Catalog.Delete:output_type -> railstore.control.v1.DeleteReply
+	57,  // 142: railstore.control.v1.Catalog.List:output_type -> railstore.control.v1.ListReply
+	59,  // 143: railstore.control.v1.Catalog.Garbage:output_type -> railstore.control.v1.GarbageReply
+	61,  // 144: railstore.control.v1.Catalog.Forget:output_type -> railstore.control.v1.ForgetReply
+	63,  // 145: railstore.control.v1.Catalog.ForgetShard:output_type -> railstore.control.v1.ForgetShardReply
+	65,  // 146: railstore.control.v1.Catalog.Expire:output_type -> railstore.control.v1.ExpireReply
+	67,  // 147: railstore.control.v1.Catalog.LookupMany:output_type -> railstore.control.v1.LookupManyReply
+	124, // [124:148] is the sub-list for method output_type
+	100, // [100:124] is the sub-list for method input_type
+	100, // [100:100] is the sub-list for extension type_name
+	100, // [100:100] is the sub-list for extension extendee
+	0,   // [0:100] is the sub-list for field type_name
 }
 
 func init() { file_control_proto_init() }
@@ -5147,7 +5521,7 @@ func file_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_proto_rawDesc), len(file_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   68,
+			NumMessages:   74,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

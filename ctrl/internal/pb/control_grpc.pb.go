@@ -636,13 +636,16 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Catalog_Lookup_FullMethodName  = "/railstore.control.v1.Catalog/Lookup"
-	Catalog_Begin_FullMethodName   = "/railstore.control.v1.Catalog/Begin"
-	Catalog_Commit_FullMethodName  = "/railstore.control.v1.Catalog/Commit"
-	Catalog_Delete_FullMethodName  = "/railstore.control.v1.Catalog/Delete"
-	Catalog_List_FullMethodName    = "/railstore.control.v1.Catalog/List"
-	Catalog_Garbage_FullMethodName = "/railstore.control.v1.Catalog/Garbage"
-	Catalog_Forget_FullMethodName  = "/railstore.control.v1.Catalog/Forget"
+	Catalog_Lookup_FullMethodName      = "/railstore.control.v1.Catalog/Lookup"
+	Catalog_Begin_FullMethodName       = "/railstore.control.v1.Catalog/Begin"
+	Catalog_Commit_FullMethodName      = "/railstore.control.v1.Catalog/Commit"
+	Catalog_Delete_FullMethodName      = "/railstore.control.v1.Catalog/Delete"
+	Catalog_List_FullMethodName        = "/railstore.control.v1.Catalog/List"
+	Catalog_Garbage_FullMethodName     = "/railstore.control.v1.Catalog/Garbage"
+	Catalog_Forget_FullMethodName      = "/railstore.control.v1.Catalog/Forget"
+	Catalog_ForgetShard_FullMethodName = "/railstore.control.v1.Catalog/ForgetShard"
+	Catalog_Expire_FullMethodName      = "/railstore.control.v1.Catalog/Expire"
+	Catalog_LookupMany_FullMethodName  = "/railstore.control.v1.Catalog/LookupMany"
 )
 
 // CatalogClient is the client API for Catalog service.
@@ -656,6 +659,9 @@ type CatalogClient interface {
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListReply, error)
 	Garbage(ctx context.Context, in *GarbageRequest, opts ...grpc.CallOption) (*GarbageReply, error)
 	Forget(ctx context.Context, in *ForgetRequest, opts ...grpc.CallOption) (*ForgetReply, error)
+	ForgetShard(ctx context.Context, in *ForgetShardRequest, opts ...grpc.CallOption) (*ForgetShardReply, error)
+	Expire(ctx context.Context, in *ExpireRequest, opts ...grpc.CallOption) (*ExpireReply, error)
+	LookupMany(ctx context.Context, in *LookupManyRequest, opts ...grpc.CallOption) (*LookupManyReply, error)
 }
 
 type catalogClient struct {
@@ -736,6 +742,36 @@ func (c *catalogClient) Forget(ctx context.Context, in *ForgetRequest, opts ...g
 	return out, nil
 }
 
+func (c *catalogClient) ForgetShard(ctx context.Context, in *ForgetShardRequest, opts ...grpc.CallOption) (*ForgetShardReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetShardReply)
+	err := c.cc.Invoke(ctx, Catalog_ForgetShard_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *catalogClient) Expire(ctx context.Context, in *ExpireRequest, opts ...grpc.CallOption) (*ExpireReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExpireReply)
+	err := c.cc.Invoke(ctx, Catalog_Expire_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *catalogClient) LookupMany(ctx context.Context, in *LookupManyRequest, opts ...grpc.CallOption) (*LookupManyReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LookupManyReply)
+	err := c.cc.Invoke(ctx, Catalog_LookupMany_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CatalogServer is the server API for Catalog service.
 // All implementations must embed UnimplementedCatalogServer
 // for forward compatibility.
@@ -747,6 +783,9 @@ type CatalogServer interface {
 	List(context.Context, *ListRequest) (*ListReply, error)
 	Garbage(context.Context, *GarbageRequest) (*GarbageReply, error)
 	Forget(context.Context, *ForgetRequest) (*ForgetReply, error)
+	ForgetShard(context.Context, *ForgetShardRequest) (*ForgetShardReply, error)
+	Expire(context.Context, *ExpireRequest) (*ExpireReply, error)
+	LookupMany(context.Context, *LookupManyRequest) (*LookupManyReply, error)
 	mustEmbedUnimplementedCatalogServer()
 }
 
@@ -777,6 +816,15 @@ func (UnimplementedCatalogServer) Garbage(context.Context, *GarbageRequest) (*Ga
 }
 func (UnimplementedCatalogServer) Forget(context.Context, *ForgetRequest) (*ForgetReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Forget not implemented")
+}
+func (UnimplementedCatalogServer) ForgetShard(context.Context, *ForgetShardRequest) (*ForgetShardReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetShard not implemented")
+}
+func (UnimplementedCatalogServer) Expire(context.Context, *ExpireRequest) (*ExpireReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Expire not implemented")
+}
+func (UnimplementedCatalogServer) LookupMany(context.Context, *LookupManyRequest) (*LookupManyReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method LookupMany not implemented")
 }
 func (UnimplementedCatalogServer) mustEmbedUnimplementedCatalogServer() {}
 func (UnimplementedCatalogServer) testEmbeddedByValue()                 {}
@@ -925,6 +973,60 @@ func _Catalog_Forget_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Catalog_ForgetShard_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetShardRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CatalogServer).ForgetShard(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Catalog_ForgetShard_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CatalogServer).ForgetShard(ctx, req.(*ForgetShardRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Catalog_Expire_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExpireRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CatalogServer).Expire(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Catalog_Expire_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CatalogServer).Expire(ctx, req.(*ExpireRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Catalog_LookupMany_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LookupManyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CatalogServer).LookupMany(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Catalog_LookupMany_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CatalogServer).LookupMany(ctx, req.(*LookupManyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Catalog_ServiceDesc is the grpc.ServiceDesc for Catalog service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -959,6 +1061,18 @@ var Catalog_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Forget",
 			Handler:    _Catalog_Forget_Handler,
+		},
+		{
+			MethodName: "ForgetShard",
+			Handler:    _Catalog_ForgetShard_Handler,
+		},
+		{
+			MethodName: "Expire",
+			Handler:    _Catalog_Expire_Handler,
+		},
+		{
+			MethodName: "LookupMany",
+			Handler:    _Catalog_LookupMany_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
