@@ -39,7 +39,10 @@ import (
 // RS_TEST_SEED plays one story many times.
 func TestAdversary(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
-	budget, stories := 12*time.Second, 4000
+	budget, stories := 18*time.Second, 4000
+	if raceEnabled {
+		budget = 10 * time.Second
+	}
 	if testing.Short() {
 		budget, stories = 2*time.Second, 300
 	}
@@ -52,6 +55,9 @@ func TestAdversary(t *testing.T) {
 		one, fixed, stories = v, true, 200
 	}
 	first := uint64(time.Now().UnixNano())
+	if fixed {
+		first = one - 1
+	}
 	var next, played atomic.Uint64
 	var sum storySum
 	end := time.Now().Add(budget)
