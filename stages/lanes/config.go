@@ -17,6 +17,10 @@ import (
 // slots thus never take more than Lanes.LaneBytes, which vet adds up.
 const slotOverhead = 128
 
+// gather is how many pieces one work request of a shard takes: rows are gathered from
+// where they lie. Devices that take fewer get fewer.
+const gather = 16
+
 var notifyWords = map[string]lane.Notify{"scan": lane.Scan, "imm": lane.Imm, "adaptive": lane.Adaptive}
 
 // ConfigOf is the lane configuration that a deployment says. Events go to the
@@ -31,7 +35,7 @@ func ConfigOf(ctx context.Context, d *deploy.Deployment) (lane.Config, error) {
 		Notify: n, Spin: d.Lanes.Spin.D(), WaitTimeout: d.Lanes.WaitTimeout.D(),
 		TouchAfter: d.Health.TouchAfter.D(), TouchEvery: d.Health.TouchAfter.D(), TouchTimeout: d.Health.TouchTimeout.D(),
 		HarvestEvery: d.Lanes.CQHarvestInterval.D(), ProbeAfter: d.Health.ProbeAfter.D(), ProbeEvery: d.Health.ProbeInterval.D(),
-		Counters: new(lane.Counters), Events: func(e lane.Event) { emit(ctx, e, "") },
+		MaxSGE: gather, Counters: new(lane.Counters), Events: func(e lane.Event) { emit(ctx, e, "") },
 	}
 	// What is 0 in a recipe is off, which is negative here.
 	for _, t := range []*time.Duration{&c.Spin, &c.TouchAfter, &c.TouchTimeout, &c.HarvestEvery, &c.ProbeAfter} {

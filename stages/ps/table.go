@@ -30,9 +30,10 @@ func (t *Table) On(shard int) (*Table, error) {
 	return &Table{c: t.c, spec: t.spec, only: place}, nil
 }
 
-// directFrom is the row, in bytes, from which auto lets rows be gathered: below it the
-// elements of a gather cost a shard more than copying the rows.
-const directFrom = 4096
+// fewRows is the rule of auto: rows are gathered when fewer than so many fit in a slot.
+// Then requests through slots are many and small, and each element of a gather carries
+// much.
+const fewRows = 8
 
 // chunkKeys is how many keys go in one request, and whether their rows go through memory.
 func (t *Table) chunkKeys(op uint16) (keys int, memory bool, err error) {
@@ -43,7 +44,7 @@ func (t *Table) chunkKeys(op uint16) (keys int, memory bool, err error) {
 	case OpGet:
 		slot := min(req/8, rsp*8/(8*row+1))
 		piece := min(req/8, bits, MaxPiece/row)
-		memory = c.cfg.Staging != nil && (c.cfg.Mode.Get == DirectSG || c.cfg.Mode.Get == Auto && (row >= directFrom || slot == 0))
+		memory = c.cfg.Staging != nil && (c.cfg.Mode.Get == DirectSG || c.cfg.Mode.Get == Auto && (slot < fewRows))
 		if keys = slot; memory {
 			keys = piece
 		}

@@ -64,7 +64,11 @@ func (s *Set) newLink(r *Rail, index int) (*Link, error) {
 // next generation.
 func (l *Link) newQP(s *Set) error {
 	r := l.Rail
-	qp, err := r.PD.CreateQP(verbs.QPInit{SendCQ: r.CQ, RecvCQ: r.CQ, Cap: s.Demand.Cap})
+	limit := s.Demand.Cap
+	if n := r.Ctx.Attr().MaxSGE; n > 0 {
+		limit.MaxSendSGE = min(limit.MaxSendSGE, n) // who gathers makes do with less
+	}
+	qp, err := r.PD.CreateQP(verbs.QPInit{SendCQ: r.CQ, RecvCQ: r.CQ, Cap: limit})
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,9 @@ type serverSlot struct {
 }
 
 func newServerLane(a *Acceptor, p *Poller, qp *verbs.QP, mem Memory, peer Peer, cfg Config, label Label) (*ServerLane, error) {
+	if n := qp.Cap().MaxSendSGE; n > 0 {
+		cfg.MaxSGE = min(cfg.MaxSGE, n) // a device may gather less; it takes more requests then
+	}
 	sl := &ServerLane{acc: a, cfg: cfg, gen: mem.Generation, peer: peer, inside: newGate()}
 	fail := func(err error) (*ServerLane, error) {
 		return nil, &Error{Layer: LayerUsage, Op: "accept", Label: label, Err: err}
