@@ -5,12 +5,14 @@ import (
 	"fmt"
 )
 
-// Span is a whole Region made known to one device, in as many MRs as the device's
-// max_mr_size asks for. All of them but the last have one length, the step.
+// Span is a Region, or the front part of one, made known to one device, in as many MRs
+// as the device's max_mr_size asks for. All of them but the last have one length, the
+// step, unless the span has grown.
 type Span struct {
 	mrs    []*MR
 	step   uint64
 	length uint64
+	starts []uint64 // of the MRs, in a span that has grown
 }
 
 // RegisterSpan registers the whole region, cut at multiples of align where the
@@ -36,6 +38,44 @@ func (p *PD) RegisterSpan(r *Region, align uint64, access Access) (*Span, error)
 	}
 }
 
+// GrowSpan is s with the next n bytes of the region registered, too, as RegisterSpan
+// does it; a nil s is empty. Both have the MRs of s, which stays valid for those that
+// use it; only the newest is to be closed. After an error s is as it was.
+func (p *PD) GrowSpan(s *Span, r *Region, n, align uint64, access Access) (*Span, error) {
+	const op = "reg_mr"
+	out := &Span{}
+	if s != nil {
+		out.mrs, out.length, out.step = append(out.mrs, s.mrs...), s.length, s.step
+	}
+	if n == 0 || out.length+n < n || out.length+n > uint64(r.Len()) {
+		return nil, Errorf(ErrInvalid, op, p.ctx.name, "%d bytes from %d on of a region of %d", n, out.length, r.Len())
+	}
+	step, err := cutStep(n, max(align, 1), p.ctx.attr)
+	if err != nil {
+		return nil, &Error{Op: op, Device: p.ctx.name, Kind: ErrNoMemory, Err: err}
+	}
+	old := len(out.mrs)
+	for end := out.length + n; out.length < end; {
+		m, err := p.register(r, out.length, min(step, end-out.length), access)
+		if err != nil {
+			errs := []error{err}
+			for _, m := range out.mrs[old:] {
+				errs = append(errs, m.Close())
+			}
+			return nil, errors.Join(errs...)
+		}
+		out.mrs = append(out.mrs, m)
+		out.length += m.length
+	}
+	out.step = max(out.step, step)
+	var at uint64
+	for _, m := range out.mrs {
+		out.starts = append(out.starts, at)
+		at += m.length
+	}
+	return out, nil
+}
+
 // cutStep is the length of every MR but the last.
 func cutStep(length, align uint64, attr DeviceAttr) (uint64, error) {
 	limit := attr.MaxMRSize
@@ -59,7 +99,8 @@ func (s *Span) Len() uint64 { return s.length }
 // MRs is how many memory regions it is made of.
 func (s *Span) MRs() int { return len(s.mrs) }
 
-// Step is the length of every MR but the last, and of the only one.
+// Step is the length of every MR but the last, and of the only one; in a span that has
+// grown, the longest such length.
 func (s *Span) Step() uint64 { return s.step }
 
 // Contains reports whether n bytes from off on are inside.
@@ -77,6 +118,13 @@ func (s *Span) At(off, n uint64) (m *MR, at uint64, ok bool) {
 
 // find is the MR of a byte, or the last one for the end.
 func (s *Span) find(off uint64) (*MR, uint64) {
+	if s.starts != nil {
+		i := len(s.starts) - 1
+		for i > 0 && s.starts[i] > off {
+			i--
+		}
+		return s.mrs[i], off - s.starts[i]
+	}
 	if s.step == 0 {
 		return s.mrs[0], off
 	}

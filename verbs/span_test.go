@@ -179,3 +179,96 @@ func TestSpanAllocations(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A span that grew has the same bytes at the same places as one that was registered at
+// once, and those that hold an older one are not disturbed.
+func TestSpanGrows(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pieces := rapid.SliceOfN(rapid.Uint64Range(1, 900), 1, 6).Draw(t, "pieces")
+		limit := rapid.Uint64Range(64, 1200).Draw(t, "limit")
+		var length uint64
+		for _, n := range pieces {
+			length += n
+		}
+		region, err := verbs.MapRegion(int(length))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer region.Close()
+		ctx, err := verbs.Open(limited(limit, 1<<16), "10.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pd, err := ctx.AllocPD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s *verbs.Span
+		var at uint64
+		for _, n := range pieces {
+			old := s
+			if s, err = pd.GrowSpan(old, region, n, 16, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
+				t.Fatal(err)
+			}
+			if old != nil && (old.Len() != at || len(old.Remotes(nil, 0, at)) != old.MRs()) {
+				t.Fatalf("the older span changed: %d bytes in %d MRs", old.Len(), old.MRs())
+			}
+			at += n
+			if s.Len() != at {
+				t.Fatalf("%d bytes, want %d", s.Len(), at)
+			}
+		}
+		off := rapid.Uint64Range(0, length).Draw(t, "off")
+		n := rapid.Uint64Range(0, length-off).Draw(t, "n")
+		next := region.Addr() + off
+		for i, r := range s.Remotes(nil, off, n) {
+			if r.Addr != next || r.Length == 0 || r.Length > limit || s.SGEs(nil, off, n)[i].Addr != next {
+				t.Fatalf("part %d: %+v, want it at %#x", i, r, next)
+			}
+			if m, o, ok := s.At(r.Addr-region.Addr(), r.Length); !ok || m.RKey() != r.RKey || !m.Contains(o, r.Length) {
+				t.Fatalf("part %d: %+v is not where At says", i, r)
+			}
+			next += r.Length
+		}
+		if next != region.Addr()+off+n {
+			t.Fatalf("%d bytes in parts, want %d", next-region.Addr()-off, n)
+		}
+		if _, err := pd.GrowSpan(s, region, 1, 16, verbs.LocalWrite); !errors.Is(err, verbs.ErrInvalid) {
+			t.Fatalf("past the region: %v", err)
+		}
+		if err := errors.Join(s.Close(), pd.Close(), ctx.Close()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// When a piece cannot be registered the span is as it was, and nothing of the piece is
+// left.
+func TestSpanGrowFails(t *testing.T) {
+	region, err := verbs.MapRegion(1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer region.Close()
+	verbstest.FailEach(t, func() verbs.Driver { return limited(100, 1<<16) }, func(d verbs.Driver) error {
+		ctx, err := verbs.Open(d, "10.0.0.1")
+		if err != nil {
+			return err
+		}
+		pd, err := ctx.AllocPD()
+		if err != nil {
+			return errors.Join(err, ctx.Close())
+		}
+		s, err := pd.GrowSpan(nil, region, 250, 1, verbs.LocalWrite)
+		if err == nil {
+			var more *verbs.Span
+			if more, err = pd.GrowSpan(s, region, 750, 1, verbs.LocalWrite); err == nil {
+				s = more
+			} else if s.Len() != 250 || s.MRs() != 3 {
+				t.Errorf("%d bytes in %d MRs", s.Len(), s.MRs())
+			}
+			err = errors.Join(err, s.Close())
+		}
+		return errors.Join(err, pd.Close(), ctx.Close())
+	})
+}

@@ -60,6 +60,7 @@ var (
 	ErrLost     = errors.New("the catalog names a stripe that its shard does not have")
 	ErrWrongDir = errors.New("not the directory of this shard")
 	ErrClosed   = errors.New("closed")
+	ErrLeased   = errors.New("memory is in use")
 )
 
 // class says what a failure of one stripe means for the rest of the job.

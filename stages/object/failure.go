@@ -152,7 +152,7 @@ var layerTable = []struct {
 	{pipeline.LayerIntegrity, []error{ErrChecksum, ErrCorrupt, ErrStale, ErrIncomplete, ErrLost, ErrStripeNotFound}},
 	{pipeline.LayerPlacement, []error{ErrMissingStripe, ErrDuplicateStripe, ErrOutOfBounds, ErrWrongLength, ErrUnknownShard, ErrForeign, ErrDescriptor, ErrNoChecksum}},
 	{pipeline.LayerStorage, []error{ErrNoSpace, ErrIO, ErrWrongDir}},
-	{pipeline.LayerUsage, []error{ErrName, ErrExists, ErrNotFound, ErrSource, ErrBadRequest, ErrTooSmall, ErrRange}},
+	{pipeline.LayerUsage, []error{ErrName, ErrExists, ErrNotFound, ErrSource, ErrBadRequest, ErrTooSmall, ErrRange, ErrLeased}},
 	{pipeline.LayerControl, []error{ErrConflict, ErrUnknownOutcome}},
 	{pipeline.LayerWait, []error{ErrTooLate}},
 	{pipeline.LayerResource, []error{ErrNoMemory, ErrNoRails}},

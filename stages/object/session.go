@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -14,7 +15,6 @@ import (
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/lanes"
 	"github.com/railstore/railstore/stages/rail"
-	"github.com/railstore/railstore/verbs"
 )
 
 // SessionConfig says how a process reads and puts objects.
@@ -28,6 +28,9 @@ type SessionConfig struct {
 	Options    ctrl.ClientOptions
 	Name       string // of the client; empty: drawn
 	Limits     Limits
+	// Health of the process, where several sessions to one deployment share what they
+	// know of its paths; nil: the session's own.
+	Health *Health
 	// Staging is the registered memory for objects in transfer and for those held
 	// in leased buffers, bytes; 0: the deployment's.
 	Staging int64
@@ -40,13 +43,16 @@ type Session struct {
 	scope   *pipeline.Scope
 	control *ctrl.Client
 	client  *lanes.Client
+	set     *rail.Set
+	staged  *staging
+	lock    memlock
 	name    string
 }
 
 // OpenSession runs the stages for a client: resolve, allocate, publish, connect.
 // When one fails everything is undone. ctx bounds the opening, not the session.
 func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error) {
-	s := &Session{scope: pipeline.NewScope()}
+	s := &Session{scope: pipeline.NewScope(), lock: processMemlock}
 	defer func() {
 		if err != nil {
 			err = both(err, s.Close(context.WithoutCancel(ctx)))
@@ -78,15 +84,15 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 			"slots of %d and %d bytes: stripe requests have up to %d bytes and answers up to %d; raise lanes.requestBytes or lanes.responseBytes",
 			d.Lanes.RequestBytes, d.Lanes.ResponseBytes, MaxRequestBytes, MaxResponseBytes)
 	}
-	set, err := s.rails(ctx, cfg, lanes.ClientDemand(d, lc))
+	set, absent, err := s.rails(ctx, cfg, lanes.ClientDemand(d, lc))
 	if err != nil {
 		return nil, err
 	}
-	// The shards read what is put and write what is read.
-	slab, reg, err := s.staging(set, cfg.Staging, uint64(d.Objects.StripeBytes))
-	if err != nil {
+	s.set = set
+	if s.staged, err = newStaging(set.Rails, cfg.Staging, uint64(d.Objects.StripeBytes), s.lock); err != nil {
 		return nil, err
 	}
+	s.scope.DeferClose("staging", s.staged.close)
 	if err := s.join(ctx, cfg, set); err != nil {
 		return nil, err
 	}
@@ -96,16 +102,10 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	if err := s.control.SetReport(s.client.Report); err != nil {
 		return nil, err
 	}
-	wc := Config{Catalog: s.control, Slab: slab, Epoch: d.Epoch, StripeBytes: uint64(d.Objects.StripeBytes), Limits: cfg.Limits,
-		Transport: NewLaneTransport(LaneTransportConfig{Client: s.client, Memory: reg})}
+	wc := Config{Catalog: s.control, Slab: s.staged.slab, Epoch: d.Epoch, StripeBytes: uint64(d.Objects.StripeBytes), Limits: cfg.Limits, Health: cfg.Health,
+		Absent: absent, Reach: s.client.Reach, Transport: NewLaneTransport(LaneTransportConfig{Client: s.client, Memory: s.staged})}
 	for _, r := range set.Rails {
-		pr := PlanRail{Name: r.Name(), Device: r.Ctx.Name(), Provider: r.Provider(), Weight: r.Spec.Weight}
-		for i := range d.Shards {
-			if slices.Contains(s.client.Reach(d.Shards[i].ID), r.Name()) {
-				pr.Shards = append(pr.Shards, d.Shards[i].ID)
-			}
-		}
-		wc.Rails = append(wc.Rails, pr)
+		wc.Rails = append(wc.Rails, PlanRail{Name: r.Name(), Device: r.Ctx.Name(), Provider: r.Provider(), Weight: r.Spec.Weight})
 	}
 	for i := range d.Shards {
 		if n := len(d.Shards[i].Dirs); n > 0 {
@@ -125,33 +125,69 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	return s, err
 }
 
-func (s *Session) rails(ctx context.Context, cfg SessionConfig, demand rail.Demand) (*rail.Set, error) {
+// rails opens the host's rails and gives them their resources. A rail that cannot be
+// opened is left out, as long as Limits.MinRails are there and the caller did not name
+// it; every result tells of it.
+func (s *Session) rails(ctx context.Context, cfg SessionConfig, demand rail.Demand) (*rail.Set, []AbsentRail, error) {
 	d := cfg.Deployment
+	names, must := cfg.Rails, cfg.Rails != nil
+	if h, ok := d.Host(cfg.Host); ok && !must {
+		for i := range h.Rails {
+			names = append(names, h.Rails[i].Name)
+		}
+	}
 	resolve, allocate := rail.Resolve, rail.Allocate
 	resolve.Deadline, allocate.Deadline = d.Pipeline.Resolve.Deadline.D(), d.Pipeline.Allocate.Deadline.D()
-	rails, err := pipeline.Run(ctx, s.scope, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: cfg.Rails, Drivers: cfg.Drivers})
-	if err != nil {
-		return nil, err
+	var absent []AbsentRail
+	// lose leaves a rail out, or gives the error back when it cannot be done without.
+	lose := func(name string, err error) error {
+		absent = append(absent, AbsentRail{name, err.Error()})
+		if must || len(names)-len(absent) < max(cfg.Limits.MinRails, 1) || ctx.Err() != nil {
+			return err
+		}
+		pipeline.Emit(ctx, pipeline.Event{Event: "rail_absent", Rail: name, Reason: err.Error()})
+		return nil
 	}
-	return pipeline.Run(ctx, s.scope, allocate, rail.AllocateInput{Deployment: d, Host: cfg.Host, Rails: rails, Demand: demand})
-}
-
-func (s *Session) staging(set *rail.Set, n int64, stripe uint64) (*Slab, *rail.Registration, error) {
-	region, err := verbs.MapRegion(int(n))
-	if err != nil {
-		return nil, nil, pipeline.Wrap(err, pipeline.LayerResource, "allocate", pipeline.Nowhere)
+	var rails []*rail.Rail
+	scopes := map[string]*pipeline.Scope{}
+	for _, name := range names {
+		own := pipeline.NewScope()
+		rs, err := pipeline.Run(ctx, own, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: []string{name}, Drivers: cfg.Drivers})
+		if err != nil {
+			_ = own.Close(ctx) // what was opened of a rail that is not there
+			if err := lose(name, err); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		s.scope.Defer("rail "+name, own.Close)
+		scopes[name] = own
+		rails = append(rails, rs...)
 	}
-	s.scope.DeferClose("unmap staging", region.Close)
-	// A shard is told of two MRs at most that a stripe lies in.
-	reg, err := set.Register(region, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead, nil,
-		rail.Pieces{Align: Align, Longest: min(stripe, uint64(n)), Field: "objects.stripeBytes"})
-	if err != nil {
+	if len(names) == 0 { // the stage says what is wrong with that
+		_, err := pipeline.Run(ctx, s.scope, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: cfg.Rails, Drivers: cfg.Drivers})
 		return nil, nil, err
 	}
-	s.scope.DeferClose("deregister staging", reg.Close)
-	slab := NewSlab(region.Bytes())
-	s.scope.DeferClose("staging", func() error { slab.Close(); return nil })
-	return slab, reg, nil
+	for {
+		own := pipeline.NewScope()
+		set, err := pipeline.Run(ctx, own, allocate, rail.AllocateInput{Deployment: d, Host: cfg.Host, Rails: rails, Demand: demand})
+		if err == nil {
+			s.scope.Defer("rails", own.Close)
+			return set, absent, nil
+		}
+		cerr := own.Close(ctx)
+		var pe *pipeline.Error
+		if cerr != nil || !errors.As(err, &pe) || scopes[pe.Where.Rail] == nil {
+			return nil, nil, both(err, cerr)
+		}
+		name := pe.Where.Rail
+		if err := lose(name, err); err != nil {
+			return nil, nil, err
+		}
+		_ = scopes[name].Close(ctx)
+		delete(scopes, name)
+		rails = slices.DeleteFunc(rails, func(r *rail.Rail) bool { return r.Name() == name })
+	}
 }
 
 func (s *Session) join(ctx context.Context, cfg SessionConfig, set *rail.Set) error {
@@ -180,5 +216,6 @@ func (s *Session) Lanes() *lanes.Client { return s.client }
 func (s *Session) Name() string { return s.name }
 
 // Close ends the session: lanes are closed, the shards are told, memory is given
-// back. Leased buffers must have been released. It is idempotent.
+// back. Leased buffers should have been released; one that was not stays readable, and is
+// an error here. It is idempotent.
 func (s *Session) Close(ctx context.Context) error { return s.scope.Close(ctx) }

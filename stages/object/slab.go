@@ -12,9 +12,18 @@ import (
 // of Align bytes, taken from the smallest gap that is large enough; neighbours
 // that are free become one gap again. Who finds no room waits in line: the first
 // in line is served first, so a large piece is not starved by small ones.
+//
+// A slab may grow: it begins with nothing, and has what it manages made ready piece by
+// piece, each time when what is there does not do.
 type Slab struct {
-	mem []byte
-	cap uint64
+	mem   []byte
+	limit uint64 // that cap may grow to
+
+	chunk uint64                    // the least it grows by
+	more  func(off, n uint64) error // makes the next n bytes ready; nil: it does not grow
+	grow  sync.Mutex                // held over more
+
+	cap uint64 // under mu
 
 	mu        sync.Mutex
 	gaps      []gap // sorted by offset, never adjacent
@@ -40,10 +49,82 @@ type waiter struct {
 // memory stays the caller's and must outlive the slab.
 func NewSlab(mem []byte) *Slab {
 	s := &Slab{mem: mem, cap: uint64(len(mem)) / Align * Align}
+	s.limit = s.cap
 	if s.cap > 0 {
 		s.gaps = []gap{{0, s.cap}}
 	}
 	return s
+}
+
+// NewGrowingSlab manages mem, of which more makes the n bytes from off on ready, in
+// order and without gaps, at least chunk at once but for the last. An error of more is
+// that of the Acquire that needs it.
+func NewGrowingSlab(mem []byte, chunk uint64, more func(off, n uint64) error) *Slab {
+	return &Slab{mem: mem, limit: uint64(len(mem)) / Align * Align, chunk: max(roundUp(chunk), Align), more: more}
+}
+
+// ensure grows the slab until it has room for need bytes, or cannot grow any more.
+func (s *Slab) ensure(need uint64) error {
+	if s.more == nil || !s.short(need) {
+		return nil
+	}
+	s.grow.Lock()
+	defer s.grow.Unlock()
+	for s.short(need) {
+		if err := s.growLocked(need); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// growLocked tries to double the slab, so that there are few pieces, and then to get by
+// with what it must have. Slab.grow is held: nobody else changes cap.
+func (s *Slab) growLocked(need uint64) error {
+	s.mu.Lock()
+	from, tail := s.cap, uint64(0)
+	if i := len(s.gaps) - 1; i >= 0 && s.gaps[i].off+s.gaps[i].n == s.cap {
+		tail = s.gaps[i].n
+	}
+	s.mu.Unlock()
+	least := min(max(need-min(tail, need), s.chunk), s.limit-from)
+	n := min(max(least, min(from, mostGrowth)), s.limit-from)
+	err := s.more(from, n)
+	if err != nil && least < n {
+		n = least
+		err = s.more(from, n)
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cap += n
+	if i := len(s.gaps) - 1; i >= 0 && s.gaps[i].off+s.gaps[i].n == from {
+		s.gaps[i].n += n
+	} else {
+		s.gaps = append(s.gaps, gap{from, n})
+	}
+	s.serveLocked()
+	return nil
+}
+
+// mostGrowth bounds what is made ready on the mere chance that it is needed.
+const mostGrowth = 256 << 20
+
+// short reports whether need bytes are not there and the slab can still grow.
+func (s *Slab) short(need uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.cap == s.limit || need > s.limit-s.condemned || need == 0 {
+		return false
+	}
+	for _, g := range s.gaps {
+		if g.n >= need && len(s.line) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Extent is a leased piece of a slab. It starts with one reference; the piece is
@@ -72,6 +153,11 @@ func roundUp(n uint64) uint64 { return (n + Align - 1) / Align * Align }
 // Acquire takes n bytes, waiting until they are there or ctx ends. More than the
 // slab ever has is ErrNoMemory at once. The bytes are whatever was there before.
 func (s *Slab) Acquire(ctx context.Context, n int) (*Extent, error) {
+	if n > 0 {
+		if err := s.ensure(roundUp(uint64(n))); err != nil && !s.holds(roundUp(uint64(n))) {
+			return nil, err
+		}
+	}
 	x, w, err := s.take(n, true)
 	if x != nil || err != nil {
 		return x, err
@@ -96,8 +182,18 @@ func (s *Slab) Acquire(ctx context.Context, n int) (*Extent, error) {
 	return nil, fmt.Errorf("waiting for %d bytes of registered memory (%d of %d in use): %w", n, s.used, s.cap, context.Cause(ctx))
 }
 
+// holds reports whether the slab has need bytes, be they in use or not.
+func (s *Slab) holds(need uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return need <= s.cap-s.condemned
+}
+
 // TryAcquire takes n bytes only if they are there and nobody waits.
 func (s *Slab) TryAcquire(n int) (*Extent, bool) {
+	if n > 0 && s.ensure(roundUp(uint64(n))) != nil {
+		return nil, false
+	}
 	x, _, err := s.take(n, false)
 	return x, x != nil && err == nil
 }
@@ -112,8 +208,8 @@ func (s *Slab) take(n int, wait bool) (*Extent, *waiter, error) {
 	switch {
 	case s.closed:
 		return nil, nil, fmt.Errorf("registered memory: %w", ErrClosed)
-	case need > s.cap-s.condemned:
-		return nil, nil, fmt.Errorf("%w: %d bytes wanted, there are %d in all", ErrNoMemory, n, s.cap-s.condemned)
+	case need > s.limit-s.condemned:
+		return nil, nil, fmt.Errorf("%w: %d bytes wanted, there are %d in all", ErrNoMemory, n, s.limit-s.condemned)
 	}
 	if len(s.line) == 0 {
 		if x := s.fitLocked(need, n); x != nil {
@@ -162,8 +258,8 @@ func (s *Slab) serveLocked() {
 		w := s.line[0]
 		if s.closed {
 			w.err = fmt.Errorf("registered memory: %w", ErrClosed)
-		} else if w.need > s.cap-s.condemned {
-			w.err = fmt.Errorf("%w: %d bytes wanted, there are %d in all", ErrNoMemory, w.want, s.cap-s.condemned)
+		} else if w.need > s.limit-s.condemned {
+			w.err = fmt.Errorf("%w: %d bytes wanted, there are %d in all", ErrNoMemory, w.want, s.limit-s.condemned)
 		} else if w.got = s.fitLocked(w.need, w.want); w.got == nil {
 			return
 		}
@@ -213,7 +309,8 @@ func (s *Slab) Close() {
 
 // SlabStats is the state of a slab.
 type SlabStats struct {
-	Capacity  uint64 // bytes
+	Capacity  uint64 // bytes that are ready
+	Limit     uint64 // bytes that it may grow to
 	Used      uint64 // of extents, rounded up, condemned ones included
 	HighWater uint64 // the most that was ever used
 	Condemned uint64 // never to be used again
@@ -226,7 +323,7 @@ type SlabStats struct {
 func (s *Slab) Stats() SlabStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := SlabStats{Capacity: s.cap, Used: s.used, HighWater: s.high, Condemned: s.condemned, Extents: s.live, Waiting: len(s.line)}
+	st := SlabStats{Capacity: s.cap, Limit: s.limit, Used: s.used, HighWater: s.high, Condemned: s.condemned, Extents: s.live, Waiting: len(s.line)}
 	for _, g := range s.gaps {
 		st.Largest = max(st.Largest, g.n)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -307,4 +308,96 @@ func mustPanic(t *testing.T, what string, f func()) {
 		}
 	}()
 	f()
+}
+
+// TestSlabGrows: what is asked for is made ready, in order, not before and not twice.
+func TestSlabGrows(t *testing.T) {
+	var ready uint64
+	var fail error
+	grown := []uint64{}
+	s := NewGrowingSlab(make([]byte, 100*Align), 4*Align, func(off, n uint64) error {
+		if off != ready {
+			t.Errorf("%d bytes from %d on, %d are ready", n, off, ready)
+		}
+		if fail != nil {
+			return fail
+		}
+		ready += n
+		grown = append(grown, n/Align)
+		return nil
+	})
+	if st := s.Stats(); st.Capacity != 0 || st.Limit != 100*Align {
+		t.Errorf("%+v", st)
+	}
+	var held []*Extent
+	get := func(n int) *Extent {
+		t.Helper()
+		x, err := s.Acquire(context.Background(), n*Align)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.off+x.room > ready {
+			t.Fatalf("an extent up to %d, ready are %d", x.off+x.room, ready)
+		}
+		held = append(held, x)
+		return x
+	}
+	empty, err := s.Acquire(context.Background(), 0)
+	if err != nil || ready != 0 {
+		t.Fatalf("%v, %d bytes ready for nothing", err, ready)
+	}
+	empty.Release()
+	get(1) // the chunk
+	get(3)
+	get(1) // another chunk: as much as there is
+	get(30)
+	get(10).Release()
+	held = held[:len(held)-1]
+	get(10)
+	if want := []uint64{4, 4, 27, 35}; !slices.Equal(grown, want) {
+		t.Errorf("grown by %v, want %v", grown, want)
+	}
+	// It cannot double, and does with what it needs.
+	fails := 0
+	s.more = func(off, n uint64) error {
+		if n > 10*Align {
+			fails++
+			return ErrNoMemory
+		}
+		ready += n
+		return nil
+	}
+	for _, x := range held {
+		x.Release()
+	}
+	held = nil
+	get(71)
+	if fails != 1 || ready != 74*Align {
+		t.Errorf("%d failures, %d pages ready", fails, ready/Align)
+	}
+	// It cannot grow at all: what it has serves on, more is an error.
+	fail = fmt.Errorf("%w: ulimit", ErrNoMemory)
+	s.more = func(uint64, uint64) error { return fail }
+	held[0].Release()
+	held = nil
+	get(74).Release()
+	if _, err := s.Acquire(context.Background(), 75*Align); !errors.Is(err, fail) {
+		t.Errorf("%v", err)
+	}
+	if _, ok := s.TryAcquire(75 * Align); ok {
+		t.Error("75 pages of 74")
+	}
+	if _, err := s.Acquire(context.Background(), 101*Align); !errors.Is(err, ErrNoMemory) || errors.Is(err, fail) {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	hold, err := s.Acquire(ctx, 74*Align)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := s.Acquire(ctx, Align); !errors.Is(err, context.Canceled) {
+		t.Errorf("who could wait must wait: %v", err)
+	}
+	hold.Release()
 }

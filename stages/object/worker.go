@@ -146,7 +146,11 @@ func (w *Worker) usable(names []string, need []int) (rails []PlanRail, excluded 
 			left, cause, verdict, canary := w.health.alone(Path{r.Name, s})
 			if left > 0 {
 				if needed(s) {
-					excluded = append(excluded, fmt.Sprintf("%v failed (it seems to be the %s), left alone for %v more: %v", Path{r.Name, s}, verdict, left.Round(time.Millisecond), cause))
+					what := ""
+					if verdict != VerdictPath {
+						what = fmt.Sprintf(" (it is the %s)", verdict)
+					}
+					excluded = append(excluded, fmt.Sprintf("%v failed%s, left alone for %v more: %v", Path{r.Name, s}, what, left.Round(time.Millisecond), cause))
 				}
 				continue
 			}
