@@ -120,6 +120,12 @@ func TestHelpExamples(t *testing.T) {
 					s.must("rs put --quiet kv/layer0 big.bin")
 				case "put":
 					s.must("rs rm --quiet kv/layer1 || true") // for --if-absent
+				case "table":
+					if strings.HasPrefix(ex, "rs table init") {
+						s.must("rs table drop --quiet --force user item")
+					} else {
+						s.must(tableExamples)
+					}
 				}
 				if out, err := s.run(ex); err != nil {
 					t.Errorf("%s: %v\n%s", ex, err, out)
@@ -131,6 +137,16 @@ func TestHelpExamples(t *testing.T) {
 		})
 	}
 }
+
+// tableExamples is what the examples of rs table find: tables, files and a snapshot.
+const tableExamples = `
+rs table init --quiet user --dim 4 --optimizer adagrad
+rs table init --quiet words --dim 3
+rs table put --quiet user 7=1,2,3,4
+printf 'king 0.1 0.2 0.3\nqueen 0.4 0.5 0.6\nknave 1 2 3\n' > vectors.txt
+rs table save --quiet user rows.npy --range 0:10 --keys-out keys.npy
+rs table save --quiet --snapshot nightly
+`
 
 // A fenced block after this comment in a Markdown file is run by TestDocs: all
 // blocks of a file one after the other, in one folder, as one user would.

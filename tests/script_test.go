@@ -85,6 +85,8 @@ func TestScripts(t *testing.T) {
 			"listen":     cmdListen,
 			"copyport":   cmdCopyPort,
 			"sysfs":      cmdSysfs,
+			"waitrows":   cmdWaitRows,
+			"checkload":  cmdCheckLoad,
 		},
 	})
 }

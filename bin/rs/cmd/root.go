@@ -85,6 +85,7 @@ Examples:
 			a.lsCommand(),
 			a.statCommand(),
 			a.rmCommand(),
+			a.tableCommand(),
 			a.benchCommand(),
 			a.versionCommand(),
 			a.serveCommand(),
