@@ -1,0 +1,429 @@
+package object
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// threeRails is a world with a rail more.
+func threeRails(t *testing.T, change func(*Config)) *world {
+	return newWorld(t, func(c *Config) {
+		c.Rails = append(c.Rails, PlanRail{Name: "c", Device: "fake:c", Provider: "fake", Weight: 2, Shards: []int{0, 1}})
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// accounted checks the sums of a report: each rail carried what was planned, less what
+// moved away, plus what moved to it; the moves are those of the rails; all is the object.
+func accounted(t *testing.T, rep *ReadReport) {
+	t.Helper()
+	var planned, got, moved uint64
+	out, in := map[string]uint64{}, map[string]uint64{}
+	for _, m := range rep.Moves {
+		out[m.From] += m.Bytes
+		in[m.To] += m.Bytes
+		moved += m.Bytes
+		if m.From == m.To || m.Stripes == 0 || m.Bytes == 0 {
+			t.Errorf("move %+v", m)
+		}
+	}
+	exact := true
+	for _, r := range rep.Rails {
+		planned, got = planned+r.PlannedBytes, got+r.Bytes
+		if r.Bytes != r.PlannedBytes-r.MovedOut+r.MovedIn || r.MovedOut != out[r.Name] || r.MovedIn != in[r.Name] {
+			t.Errorf("rail %s: planned %d, out %d, in %d, carried %d; moves %+v", r.Name, r.PlannedBytes, r.MovedOut, r.MovedIn, r.Bytes, rep.Moves)
+		}
+		exact = exact && r.Bytes == r.PlannedBytes
+	}
+	if planned != rep.ObjectBytes || got != rep.ObjectBytes || rep.Exact != exact || !exact && moved == 0 || moved > 0 && !rep.Degraded {
+		t.Errorf("planned %d, carried %d of %d, exact %v, %d moved, degraded %v", planned, got, rep.ObjectBytes, rep.Exact, moved, rep.Degraded)
+	}
+}
+
+// TestFailoverAccounts: a dead rail's stripes move to the others, once, by weight, and
+// every byte is accounted for, whenever it dies; also when a second one follows it.
+func TestFailoverAccounts(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for n := range 20 {
+		x := threeRails(t, func(c *Config) { c.Limits.TaskDepth = 1 + n%3 })
+		data := randomBytes(1, 32*Align)
+		x.mustPut(testKey, data)
+		asked := map[uint32]int{}
+		dead := "b"
+		x.script(func(o wireOp) *fault {
+			if !isFetch(o) {
+				return nil
+			}
+			asked[o.ref.Index]++
+			if n%4 == 3 && o.n >= 2*n { // the second follows
+				dead = "ab"
+			}
+			if o.n >= n && strings.Contains(dead, o.at.Rail) {
+				return &fault{err: errWire, late: n%2 == 0}
+			}
+			return nil
+		})
+		rep := x.reads(testKey, data)
+		accounted(t, rep)
+		if x.net.fireLate() != 0 {
+			t.Error("transfers were not fenced")
+		}
+		for _, m := range rep.Moves {
+			if m.Why != MoveFailover || !strings.Contains("ab", m.From) {
+				t.Errorf("%+v", m)
+			}
+		}
+		for i, k := range asked {
+			if k > 1+len(dead) {
+				t.Errorf("stripe %d was asked for %d times", i, k)
+			}
+		}
+		if rep.ReroutedBytes > 0 && (len(rep.Faults) == 0 || !strings.Contains(dead, rep.Faults[0].Rail) || rep.Faults[0].Cause == "") {
+			t.Errorf("%+v", rep.Faults)
+		}
+		x.idle()
+	}
+}
+
+// TestFailoverUnderRandomFaults checks the sums while anything fails.
+func TestFailoverUnderRandomFaults(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	seed := testSeed(t)
+	r := rand.New(rand.NewPCG(seed, 7))
+	done, moved := 0, 0
+	for round := range 150 {
+		x := threeRails(t, func(c *Config) { c.Limits.Cooldown, c.Limits.Quarantine, c.Limits.IOTimeout = 0, 0, time.Second })
+		data := randomBytes(seed+uint64(round), 1+r.IntN(40*Align))
+		x.mustPut(testKey, data)
+		var mu sync.Mutex
+		x.script(func(o wireOp) *fault {
+			mu.Lock()
+			defer mu.Unlock()
+			switch k := r.IntN(100); {
+			case !isFetch(o) || k > 12:
+				return nil
+			case k < 8:
+				return &fault{err: errWire, late: k%2 == 0}
+			default:
+				return &fault{flip: true}
+			}
+		})
+		buf, rep, err := x.read()
+		if n := x.net.fireLate(); n != 0 {
+			t.Fatalf("round %d: %d transfers were not fenced", round, n)
+		}
+		if err != nil {
+			x.idle()
+			continue
+		}
+		if !bytes.Equal(buf.Bytes(), data) {
+			t.Fatalf("round %d: wrong bytes", round)
+		}
+		buf.Release()
+		x.idle()
+		accounted(t, rep)
+		done++
+		moved += len(rep.Moves)
+	}
+	if done < 30 || moved < 30 {
+		t.Errorf("%d reads ended well with %d moves: the test shows nothing", done, moved)
+	}
+}
+
+// TestFailoverFitsDeadline: what the rails that are left cannot bring in time is not
+// begun; what they can is.
+func TestFailoverFitsDeadline(t *testing.T) {
+	x := newWorld(t, func(c *Config) { c.Limits.Hedge = false })
+	data := randomBytes(1, 32*Align)
+	x.mustPut(testKey, data)
+	x.w.health.railLocked("a").pace.rate = 8 * Align // bytes a second
+	b := &x.w.health.railLocked("b").pace
+	b.rate = 8 * Align
+	fetches := map[string]int{}
+	x.script(func(o wireOp) *fault {
+		if isFetch(o) {
+			fetches[o.at.Rail]++
+			if o.at.Rail == "b" {
+				return &fault{err: errWire}
+			}
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	start := time.Now()
+	_, _, err := x.w.Read(ctx, testKey, ReadOptions{})
+	if !errors.Is(err, ErrTooLate) || !errors.Is(err, errWire) || !strings.Contains(err.Error(), "65536 bytes would take the other rails") || fetches["a"] != 16 || time.Since(start) > 900*time.Millisecond {
+		t.Errorf("%v, fetches %v", err, fetches)
+	}
+	x.idle()
+	// With time enough, and without a deadline, the other rail takes over.
+	for _, within := range []time.Duration{time.Minute, 0} {
+		if x.w, err = NewWorker(x.cfg); err != nil {
+			t.Fatal(err)
+		}
+		x.w.health.railLocked("a").pace.rate = 8 * Align
+		x.w.health.railLocked("b").pace.rate = 8 * Align
+		ctx, cancel := context.Background(), func() {}
+		if within > 0 {
+			ctx, cancel = context.WithTimeout(ctx, within)
+		}
+		buf, rep, err := x.w.Read(ctx, testKey, ReadOptions{})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		accounted(t, rep)
+		buf.Release()
+	}
+}
+
+// TestCanaryNeverEndsARead: a path on probation that fails again costs a move, also
+// with onRailFailure fail, and is asked for one stripe of each shard at most.
+func TestCanaryNeverEndsARead(t *testing.T) {
+	x := newWorld(t, func(c *Config) { c.Limits.OnRailFailure, c.Limits.Cooldown = FailRead, 0 })
+	data := randomBytes(1, 16*Align)
+	x.mustPut(testKey, data)
+	x.w.health.look("b", true, []int{0, 1})
+	x.w.health.look("b", false, []int{0, 1})
+	asked := 0
+	x.script(func(o wireOp) *fault {
+		if isFetch(o) && o.at.Rail == "b" {
+			asked++
+			return &fault{err: errWire}
+		}
+		return nil
+	})
+	plan := mustExplain(x)
+	if r := plan.Rails[1]; len(r.Stripes) != 2 || len(r.Canary) != 2 || !strings.Contains(plan.String(), "canary to shards 0 1") {
+		t.Errorf("%+v\n%s", r, plan)
+	}
+	rep := x.reads(testKey, data)
+	accounted(t, rep)
+	if asked != 2 || rep.Rails[1].Errors != 2 || rep.ReroutedBytes != 2*Align {
+		t.Errorf("asked %d, %+v", asked, rep)
+	}
+}
+
+// TestQuarantine: a rail that delivers wrong bytes, which another delivers right, is
+// named with the offset, and left alone until its time is over.
+func TestQuarantine(t *testing.T) {
+	x := newWorld(t, func(c *Config) { c.Limits.Quarantine = time.Hour })
+	now := time.Now()
+	x.w.health.now = func() time.Time { return now }
+	data := randomBytes(1, 16*Align)
+	x.mustPut(testKey, data)
+	stripe := mustExplain(x).Rails[1].Stripes[3]
+	x.script(func(o wireOp) *fault {
+		if isFetch(o) && o.at.Rail == "b" && o.ref.Index == stripe {
+			return &fault{flip: true}
+		}
+		return nil
+	})
+	rep := x.reads(testKey, data)
+	accounted(t, rep)
+	if len(rep.Corruptions) != 1 {
+		t.Fatalf("%+v", rep)
+	}
+	c := rep.Corruptions[0]
+	if c.Rail != "b" || c.Stripe != stripe || c.Offset != uint64(stripe)*Align+Align/2 || c.Wrong != 1 || c.RereadOn != "a" || !c.Corrected {
+		t.Errorf("%+v", c)
+	}
+	if len(rep.Moves) != 1 || rep.Moves[0] != (Move{From: "b", To: "a", Why: MoveChecksum, Stripes: 1, Bytes: Align}) || rep.ReroutedBytes != 0 {
+		t.Errorf("%+v", rep.Moves)
+	}
+	if s := x.w.Snapshot()[1].State; !strings.Contains(s, "quarantined for corruption") || !strings.Contains(s, fmt.Sprint("stripe ", stripe)) {
+		t.Errorf("%q", s)
+	}
+	x.net.moved = map[string]uint64{}
+	if rep := x.reads(testKey, data); !rep.Degraded || x.net.moved["b"] != 0 || len(rep.Excluded) != 1 {
+		t.Errorf("%+v", rep)
+	}
+	// Its time is over: canaries first.
+	x.script(nil)
+	now = now.Add(time.Hour)
+	if rep := x.reads(testKey, data); rep.Rails[1].Stripes != 2 || len(rep.Excluded) != 0 {
+		t.Errorf("%+v", rep)
+	}
+	// One rail alone that is wrong once: nothing tells it from chance.
+	y := newWorld(t, func(c *Config) { c.Rails = c.Rails[:1] })
+	y.mustPut(testKey, data)
+	var once atomic.Bool
+	y.script(func(o wireOp) *fault {
+		if isFetch(o) && !once.Swap(true) {
+			return &fault{flip: true}
+		}
+		return nil
+	})
+	if rep := y.reads(testKey, data); len(rep.Corruptions) != 1 || rep.Corruptions[0].RereadOn != "a" || len(rep.Moves) != 0 || y.w.Snapshot()[0].State != "active" {
+		t.Errorf("%+v", rep)
+	}
+	// A rail that alone reaches a shard goes on with it: every stripe is checked.
+	z := newWorld(t, func(c *Config) { c.Rails[0].Shards = []int{0} })
+	z.mustPut(testKey, data)
+	z.script(func(o wireOp) *fault {
+		if isFetch(o) && o.at == (Path{"b", 0}) {
+			return &fault{flip: true}
+		}
+		return nil
+	})
+	accounted(t, z.reads(testKey, data))
+}
+
+// TestHedge: near the deadline a stripe that hangs is asked for over the other rail.
+// Its first writer is silenced before the object is handed over, and the memory of the
+// second is given back.
+func TestHedge(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	hang := func(rail string, late bool) func(o wireOp) *fault {
+		var once atomic.Bool
+		return func(o wireOp) *fault {
+			if isFetch(o) && o.at.Rail == rail && !once.Swap(true) {
+				return &fault{hang: true, late: late}
+			}
+			return nil
+		}
+	}
+	read := func(x *world) (*LeasedBuffer, *ReadReport, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return x.w.Read(ctx, testKey, ReadOptions{})
+	}
+	for _, late := range []bool{false, true} {
+		x := newWorld(t, nil)
+		data := randomBytes(1, 16*Align)
+		x.mustPut(testKey, data)
+		x.script(hang("b", late))
+		buf, rep, err := read(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.net.fireLate() != 0 {
+			t.Error("the first writer was not silenced")
+		}
+		if !bytes.Equal(buf.Bytes(), data) {
+			t.Error("wrong bytes")
+		}
+		buf.Release()
+		accounted(t, rep)
+		if rep.Hedges != 1 || len(rep.Moves) != 1 || rep.Moves[0].Why != MoveHedge || rep.Moves[0].Stripes != 1 || rep.Rails[1].Errors != 0 || len(rep.Faults) != 0 {
+			t.Errorf("%+v", rep)
+		}
+		x.idle()
+	}
+	// Without it the read runs into its deadline.
+	x := newWorld(t, func(c *Config) { c.Limits.Hedge = false })
+	data := randomBytes(1, 16*Align)
+	x.mustPut(testKey, data)
+	x.script(hang("b", true))
+	if _, _, err := read(x); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	x.idle()
+	// The second writer fails, too: the first is waited for.
+	x = newWorld(t, nil)
+	x.mustPut(testKey, data)
+	slow := make(chan struct{})
+	var once atomic.Bool
+	x.script(func(o wireOp) *fault {
+		if !isFetch(o) {
+			return nil
+		}
+		if o.at.Rail == "b" && !once.Swap(true) {
+			return &fault{wait: slow}
+		}
+		if once.Load() && o.at.Rail == "a" && x.net.conns[Path{"b", o.at.Shard}] > 0 && o.ref.Index%2 == 1 {
+			return &fault{err: errWire, late: true, doFirst: func() { close(slow) }}
+		}
+		return nil
+	})
+	plan := mustExplain(x)
+	if buf, rep, err := read(x); err != nil {
+		t.Logf("plan %+v", plan.Rails)
+		t.Error(err)
+	} else {
+		if rep.Hedges != 1 {
+			t.Logf("the stripes were asked for in another order: %+v", rep)
+		}
+		if x.net.fireLate() != 0 || !bytes.Equal(buf.Bytes(), data) {
+			t.Error("a late write, or wrong bytes")
+		}
+		buf.Release()
+		accounted(t, rep)
+	}
+	x.idle()
+	// Its memory cannot be silenced: it is condemned, and the object is whole.
+	x = newWorld(t, nil)
+	x.mustPut(testKey, data)
+	x.net.noQuiet = errors.New("the QP does not go")
+	x.script(hang("b", true))
+	if _, _, err := read(x); !errors.Is(err, ErrNotQuiet) {
+		t.Errorf("%v", err)
+	}
+	if st := x.slab.Stats(); st.Condemned != 16*Align || st.Extents != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestHedgeUnderRandomFaults hedges all the time while anything is late, wrong or
+// fails: what is handed over is right, nothing writes afterwards, and the sums hold.
+func TestHedgeUnderRandomFaults(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	seed := testSeed(t)
+	r := rand.New(rand.NewPCG(seed, 9))
+	var hedges uint64
+	done := 0
+	for round := range 60 {
+		x := threeRails(t, func(c *Config) { c.Limits.Cooldown, c.Limits.Quarantine = 0, 0 })
+		data := randomBytes(seed+uint64(round), 1+r.IntN(24*Align))
+		x.mustPut(testKey, data)
+		var mu sync.Mutex
+		x.script(func(o wireOp) *fault {
+			mu.Lock()
+			defer mu.Unlock()
+			switch k := r.IntN(100); {
+			case !isFetch(o) || k > 20:
+				return nil
+			case k < 10:
+				return &fault{hang: true, late: k%2 == 0}
+			case k < 15:
+				return &fault{err: errWire, late: k%2 == 0}
+			default:
+				return &fault{flip: true}
+			}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		buf, rep, err := x.w.Read(ctx, testKey, ReadOptions{})
+		cancel()
+		if n := x.net.fireLate(); n != 0 {
+			t.Fatalf("round %d: %d transfers were not silenced", round, n)
+		}
+		if err != nil {
+			x.idle()
+			continue
+		}
+		if !bytes.Equal(buf.Bytes(), data) {
+			t.Fatalf("round %d: wrong bytes", round)
+		}
+		buf.Release()
+		x.idle()
+		accounted(t, rep)
+		hedges += rep.Hedges
+		done++
+	}
+	if done < 10 || hedges < 10 {
+		t.Errorf("%d reads ended well with %d hedges: the test shows nothing", done, hedges)
+	}
+}
