@@ -253,7 +253,7 @@ func (k *chunk) start(ctx context.Context, wait bool) bool {
 	// The shard reaches the piece over the lane's own rail, so the rail is chosen here.
 	turn := int(c.turn.Add(1) % uint32(len(c.rails)))
 	busy := ""
-	k.fail(errNoGather)
+	k.state, k.err = chunkFailed, errNoGather // should no rail have the piece
 	for i := range c.rails {
 		name := c.rails[(turn+i)%len(c.rails)]
 		var ok bool
