@@ -52,6 +52,17 @@ func TestMTUFor(t *testing.T) {
 	}
 }
 
+// A path has the smaller MTU of both ends, and no more than the options allow.
+func TestPathMTU(t *testing.T) {
+	for _, c := range []struct{ local, remote, most, want int }{
+		{4096, 1024, 0, 1024}, {1024, 4096, 0, 1024}, {4096, 4096, 2048, 2048}, {2048, 1024, 4096, 1024},
+	} {
+		if got := (PathOpts{MTU: c.most}).PathMTU(Endpoint{MTU: c.local}, Endpoint{MTU: c.remote}); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
 func TestTransitions(t *testing.T) {
 	rtr := MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer
 	for _, c := range []struct {
