@@ -17,7 +17,6 @@ var without = []struct{ pattern, value, then string }{
 	{"pipeline.serve", "", "`rs up` waits as long as --timeout says"},
 	{"server.threads", "", "a shard has one polling thread a rail"},
 	{"server.coroutinesPerThread", "", "a polling thread looks at all its lanes; what takes long is done by workers"},
-	{"objects.directIO", "", "files are read and written through the page cache"},
 }
 
 var anyIndex = regexp.MustCompile(`\[[0-9]+\]`)

@@ -18,7 +18,7 @@ type (
 // AnyOlder as an expectation of Commit: nothing, or any lower generation.
 const AnyOlder = ctrl.AnyOlder
 
-var _ Catalog = (*ctrl.Client)(nil)
+var _ CleanerCatalog = (*ctrl.Client)(nil)
 
 // Catalog is what putting, reading and removing need of the control plane. A
 // *ctrl.Client is one; what the calls mean is said at ctrl.Catalog. What Commit
@@ -31,4 +31,13 @@ type Catalog interface {
 	List(ctx context.Context, q ctrl.ListQuery) (objects []Object, more bool, err error)
 	Garbage(ctx context.Context, after Key, generation uint64) (o Object, found bool, err error)
 	Forget(ctx context.Context, key Key, generation uint64) error
+}
+
+// CleanerCatalog is what a shard needs of the control plane to clean up and to
+// scrub.
+type CleanerCatalog interface {
+	Catalog
+	LookupMany(ctx context.Context, keys []Key) ([]Object, error)
+	Expire(ctx context.Context, most int) (n int, more bool, err error)
+	ForgetShard(ctx context.Context, key Key, generation uint64, shard int) error
 }

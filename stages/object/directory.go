@@ -1,7 +1,6 @@
 package object
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,208 +9,180 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// markerName is the file that says whose directory this is. Its lock keeps a
-	// second process out.
-	markerName = "railstore-directory.json"
 	// incomingName is the folder of files being written. It is below the root, so
 	// a rename out of it never leaves the file system.
 	incomingName = "incoming"
 	tmpSuffix    = ".tmp"
+
+	createFlags = os.O_CREATE | os.O_EXCL | os.O_RDWR
+	// Nothing in a directory is followed or waited for.
+	readFlags = os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
 )
 
-// marker is the content of markerName.
-type marker struct {
-	Format     int    `json:"format"`
-	Deployment string `json:"deployment"`
-	Shard      int    `json:"shard"`
-	Directory  int    `json:"directory"`
-}
-
-func (m marker) String() string {
-	return fmt.Sprintf("directory %d of shard %d of deployment %q", m.Directory, m.Shard, m.Deployment)
-}
-
-// directory is one object directory of a shard: a root that nothing escapes, the
-// lock on its marker, and the fan-out folders known to be durable.
+// directory is one object directory of a shard. While it is in use it has a mount;
+// one that fails is out of use for new stripes until a probe finds it well
+// (dirstate.go).
 type directory struct {
-	index int
-	path  string
-	sync  bool
-	root  *os.Root
-	lock  *os.File
-	seq   atomic.Uint64
-	step  func(string) error // fails a step in tests; nil otherwise
+	index  int
+	path   string
+	want   marker
+	sync   bool
+	direct string // DirectOff, DirectAuto, DirectOn
+	open   func(path string, create bool) (fileSystem, error)
+	step   func(string) error // fails a step in tests; nil otherwise
+	report func(DirectoryStatus)
+	seq    atomic.Uint64
+
+	// mu is held shared over every operation on the mount's files, and alone while
+	// the mount is exchanged.
+	mu sync.RWMutex
+	m  *mount
+
+	// known is the id that the marker had when it was first seen; a mount with another
+	// one is not this directory.
+	known  string
+	health dirHealth
+}
+
+// mount is a directory's root with its lock and what was found out about it.
+type mount struct {
+	fileSystem
+	lock    storedFile
+	id      string
+	direct  atomic.Bool
+	buffers string // why direct I/O is not used although it was asked for
 
 	mu      sync.Mutex
-	folders map[string]bool
+	folders map[string]bool // fan-out folders known to be durable
 }
 
-func openDirectory(path string, want marker, syncData bool, step func(string) error) (_ *directory, err error) {
-	if path == "" {
-		return nil, fmt.Errorf("%w: the path of directory %d is empty", ErrWrongDir, want.Directory)
+// mountIt opens the directory's path, claims it and cleans it up. known is the id
+// that the directory had when the shard ran last, or empty.
+func (d *directory) mountIt(known string) (_ *mount, err error) {
+	fsys, err := d.open(d.path, known == "")
+	if errors.Is(err, fs.ErrNotExist) && known != "" {
+		return nil, fmt.Errorf("%w: %s is gone, and it was %v (id %s) when the shard ran last: is its file system mounted?: %w", ErrIO, d.path, d.want, known, err)
 	}
-	if path, err = filepath.Abs(path); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return nil, fmt.Errorf("%w: create object directory %s: %w", ErrIO, path, err)
-	}
-	root, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: open object directory %s: %w", ErrIO, path, err)
+		return nil, fmt.Errorf("%w: open object directory %s: %w", ErrIO, d.path, err)
 	}
-	d := &directory{index: want.Directory, path: path, sync: syncData, root: root, step: step, folders: map[string]bool{}}
+	m := &mount{fileSystem: fsys, folders: map[string]bool{}}
 	defer func() {
 		if err != nil {
-			_ = d.close()
+			_ = m.shut()
 		}
 	}()
-	if err := d.claim(want); err != nil {
+	if err := d.claim(m, known); err != nil {
 		return nil, err
 	}
-	if err := d.clean(); err != nil {
+	if err := d.clean(m); err != nil {
 		return nil, err
 	}
-	return d, nil
+	return m, d.tryDirect(m)
 }
 
-// claim reads the marker, or writes it into an empty directory, and locks it.
-func (d *directory) claim(want marker) error {
-	raw, err := d.root.ReadFile(markerName)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = d.createMarker(want); err != nil {
-			return err
-		}
-		raw, err = d.root.ReadFile(markerName)
+func (d *directory) tryDirect(m *mount) error {
+	switch d.direct {
+	case DirectOff, "":
+		return nil
 	}
+	why, err := tryDirect(m, d.tmpName())
 	if err != nil {
-		return fmt.Errorf("%w: read %s: %w", ErrIO, filepath.Join(d.path, markerName), err)
+		return d.fail(m, "try direct I/O in", err, Align)
 	}
-	var have marker
-	if err := json.Unmarshal(raw, &have); err != nil || have.Format != want.Format {
-		return fmt.Errorf("%w: %s: the marker %s is not readable (format %d, want %d): restore it or use an empty directory",
-			ErrWrongDir, d.path, markerName, have.Format, want.Format)
-	}
-	if have != want {
-		return fmt.Errorf("%w: %s is %s, the recipe wants it as %s: were directories swapped or mounted wrongly?", ErrWrongDir, d.path, have, want)
-	}
-	f, err := d.root.OpenFile(markerName, os.O_RDWR, 0)
-	if err != nil {
-		return fmt.Errorf("%w: open %s: %w", ErrIO, filepath.Join(d.path, markerName), err)
-	}
-	d.lock = f
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("%w: %s is in use by another process (its marker is locked): is this shard running already?", ErrWrongDir, d.path)
-		}
-		return fmt.Errorf("%w: lock %s: %w", ErrIO, filepath.Join(d.path, markerName), err)
+	m.buffers = why
+	if m.direct.Store(why == ""); why != "" && d.direct == DirectOn {
+		return fmt.Errorf("%w: %s: objects.directIO is \"on\", but %s: say \"auto\", or use another file system", ErrWrongDir, d.path, why)
 	}
 	return nil
 }
 
-// createMarker refuses a directory with content: it is somebody else's, or a
-// stripe directory whose marker is gone.
-func (d *directory) createMarker(want marker) error {
-	ents, err := fs.ReadDir(d.root.FS(), ".")
-	if err != nil {
-		return fmt.Errorf("%w: list %s: %w", ErrIO, d.path, err)
+func (m *mount) shut() error {
+	var err error
+	if m.lock != nil {
+		err = m.lock.close() // drops the lock
+		m.lock = nil
 	}
-	for _, e := range ents {
-		if n := e.Name(); n != "lost+found" && !strings.HasSuffix(n, tmpSuffix) {
-			return fmt.Errorf("%w: %s is not empty (%q is there) and has no %s: use an empty directory", ErrWrongDir, d.path, n, markerName)
+	return both(err, m.close())
+}
+
+func (d *directory) tmpName() string {
+	return fmt.Sprintf("%s/%d%s", incomingName, d.seq.Add(1), tmpSuffix)
+}
+
+// use gives the mount for an operation. The caller calls done when it is through
+// with it.
+func (d *directory) use() (m *mount, done func(), err error) {
+	d.mu.RLock()
+	if d.m == nil {
+		d.mu.RUnlock()
+		if err := d.health.err(d); err != nil {
+			return nil, nil, err
 		}
+		return nil, nil, fmt.Errorf("%w: %s: %w", ErrIO, d.path, ErrClosed)
 	}
-	raw, err := json.Marshal(want)
-	if err != nil {
-		return err
-	}
-	tmp := markerName + tmpSuffix
-	err = func() error {
-		f, err := d.root.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
-		if err != nil {
-			return err
-		}
-		_, err = f.Write(append(raw, '\n'))
-		if err == nil {
-			err = f.Sync()
-		}
-		if err = both(err, f.Close()); err != nil {
-			return err
-		}
-		if err := d.root.Rename(tmp, markerName); err != nil {
-			return err
-		}
-		return d.syncFolder(".")
-	}()
-	if err != nil {
-		_ = d.root.Remove(tmp)
-		return d.fail("write the marker of", err, uint64(len(raw)))
-	}
-	return nil
+	return d.m, d.mu.RUnlock, nil
 }
 
 // clean removes what an earlier process left unfinished: nothing in the incoming
 // folder was ever named by the catalog.
-func (d *directory) clean() error {
-	if err := d.root.Mkdir(incomingName, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return d.fail("create the incoming folder of", err, 0)
+func (d *directory) clean(m *mount) error {
+	if err := m.mkdir(incomingName); err != nil && !errors.Is(err, fs.ErrExist) {
+		return d.fail(m, "create the incoming folder of", err, 0)
 	}
-	ents, err := fs.ReadDir(d.root.FS(), incomingName)
+	ents, err := m.list(incomingName)
 	if err != nil {
-		return d.fail("list the incoming folder of", err, 0)
+		return d.fail(m, "list the incoming folder of", err, 0)
 	}
 	for _, e := range ents {
 		if strings.HasSuffix(e.Name(), tmpSuffix) {
-			if err := d.root.Remove(incomingName + "/" + e.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return d.fail("clean up", err, 0)
+			if err := ignoreMissing(m.remove(incomingName + "/" + e.Name())); err != nil {
+				return d.fail(m, "clean up", err, 0)
 			}
 		}
 	}
-	_ = d.root.Remove(markerName + tmpSuffix)
+	_ = m.remove(markerName + tmpSuffix)
 	return nil
 }
 
 // folder makes the fan-out folder and its entry durable. A folder that was found
 // is synced too: whoever made it may not have got so far.
-func (d *directory) folder(name string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.folders[name] {
+func (d *directory) folder(m *mount, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.folders[name] {
 		return nil
 	}
 	if err := d.at("mkdir"); err != nil {
 		return err
 	}
-	if err := d.root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := m.mkdir(name); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := d.syncFolder("."); err != nil {
+	if err := d.syncFolder(m, "."); err != nil {
 		return err
 	}
-	d.folders[name] = true
+	m.folders[name] = true
 	return nil
 }
 
-func (d *directory) syncFolder(name string) error {
+func (d *directory) syncFolder(m *mount, name string) error {
 	if !d.sync {
 		return nil
 	}
 	if err := d.at("syncdir"); err != nil {
 		return err
 	}
-	f, err := d.root.Open(name)
-	if err != nil {
-		return err
-	}
-	return both(f.Sync(), f.Close())
+	return m.syncFolder(name)
 }
 
-// at lets a test fail the named step.
+// at lets a test fail the named step, or end the process there.
 func (d *directory) at(step string) error {
 	if d.step == nil {
 		return nil
@@ -221,36 +192,53 @@ func (d *directory) at(step string) error {
 
 // space is the free bytes for this process and the size of the file system.
 func (d *directory) space() (free, total uint64, err error) {
-	f, err := d.root.Open(".")
+	m, done, err := d.use()
 	if err != nil {
 		return 0, 0, err
 	}
-	defer func() { _ = f.Close() }()
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		return 0, 0, err
-	}
-	return st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), nil
+	defer done()
+	return m.space()
 }
 
-// fail gives a failed file operation its kind. A full file system and an
-// exhausted quota are the same thing to whoever has to make room.
-func (d *directory) fail(what string, err error, need uint64) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+// fail gives a failed file operation its kind, and takes a directory that is broken
+// out of use. A full file system and an exhausted quota are the same thing to
+// whoever has to make room.
+func (d *directory) fail(m *mount, what string, err error, need uint64) error {
+	if isFull(err) {
 		free := "unknown"
-		if n, _, e := d.space(); e == nil {
+		if n, _, e := m.space(); e == nil {
 			free = fmt.Sprint(n)
 		}
 		return fmt.Errorf("%w: %s: %s bytes free, %d needed: make room or add a directory: %w", ErrNoSpace, d.path, free, need, err)
 	}
-	return fmt.Errorf("%w: %s %s: %w", ErrIO, what, d.path, err)
+	err = fmt.Errorf("%w: %s %s: %w", ErrIO, what, d.path, err)
+	if isBroken(err) {
+		d.health.takeOut(d, err, time.Now())
+	}
+	return err
+}
+
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// noRoom is fail for a directory that is found to be full before anything is tried.
+func (d *directory) noRoom(free, need uint64) error {
+	return fmt.Errorf("%w: %s: %d bytes free, %d needed: make room or add a directory: %w", ErrNoSpace, d.path, free, need, unix.ENOSPC)
 }
 
 func (d *directory) close() error {
-	var err error
-	if d.lock != nil {
-		err = d.lock.Close() // drops the lock
-		d.lock = nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.m == nil {
+		return nil
 	}
-	return both(err, d.root.Close())
+	err := d.m.shut()
+	d.m = nil
+	return err
+}
+
+func absolute(path string, index int) (string, error) {
+	if path == "" {
+		return "", fmt.Errorf("%w: the path of directory %d is empty", ErrWrongDir, index)
+	}
+	return filepath.Abs(path)
 }

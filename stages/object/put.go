@@ -10,11 +10,18 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/railstore/railstore/ctrl"
+	"github.com/railstore/railstore/pipeline"
 )
 
 // PutOptions of one put.
 type PutOptions struct {
-	IfAbsent    bool           // fail if the object exists
+	IfAbsent bool // fail if the object exists
+	// IfGeneration, if not 0, is the generation that must be the current one; else the
+	// put fails with ErrConflict.
+	IfGeneration uint64
+	// TTL is how long the object is there, from its commit on, by the clock of the
+	// control plane; 0 is for ever.
+	TTL         time.Duration
 	StripeBytes uint64         // 0: the worker's
 	Rails       []string       // use only these; nil is all
 	Progress    func(n uint64) // called as bytes become durable, from several goroutines
@@ -31,10 +38,12 @@ type PutReport struct {
 	StripeBytes    uint64         `json:"stripe_bytes"`
 	Seconds        float64        `json:"seconds"`
 	BytesPerSecond float64        `json:"bytes_per_second"`
+	TTLSeconds     float64        `json:"ttl_seconds"`     // 0: for ever
 	Replaced       uint64         `json:"replaced"`        // generation that was there before, 0 for none
 	RemovedStripes int            `json:"removed_stripes"` // of the replaced generation
 	LeftStripes    int            `json:"left_stripes"`    // of it that could not be removed; they stay garbage
 	ReroutedBytes  uint64         `json:"rerouted_bytes"`
+	MovedStripes   int            `json:"moved_stripes"` // whose directory took none, so that another of the shard has them
 	Rails          []RailSnapshot `json:"rails"`
 }
 
@@ -98,7 +107,12 @@ type putJob struct {
 	dirty    map[Path]bool
 	kept     []*Extent // memory that may still be read
 	rerouted uint64
+	refusing map[dirAt]bool // directories that took no stripe
+	moved    int
 }
+
+// dirAt is a directory of a shard.
+type dirAt struct{ shard, dir int }
 
 func (j *putJob) prepare(ctx context.Context, key Key) error {
 	w := j.w
@@ -117,13 +131,8 @@ func (j *putJob) prepare(ctx context.Context, key Key) error {
 	if err != nil {
 		return err
 	}
-	if j.opt.IfAbsent {
-		// The commit decides; this saves the work when it is lost already.
-		if o, err := w.Lookup(ctx, key); err == nil {
-			return fmt.Errorf("%w: %s, generation %d", ErrExists, key, o.Generation)
-		} else if !errors.Is(err, ErrNotFound) {
-			return err
-		}
+	if err := j.wanted(ctx, key); err != nil {
+		return err
 	}
 	gen, err := w.cfg.Catalog.Begin(ctx, key)
 	if err != nil {
@@ -131,7 +140,7 @@ func (j *putJob) prepare(ctx context.Context, key Key) error {
 	}
 	created := time.Now().UTC()
 	j.o = Object{
-		Key: key, Generation: gen, LayoutVersion: LayoutVersion, Size: j.src.Size, StripeBytes: stripeBytes, Created: created,
+		Key: key, Generation: gen, LayoutVersion: LayoutVersion, Size: j.src.Size, StripeBytes: stripeBytes, Created: created, TTL: j.opt.TTL,
 		Handle: NewHandle(key, gen, LayoutVersion, j.src.Size, stripeBytes, created.UnixNano()),
 	}
 	stripes, err := Place(key, j.o.Handle, j.o.Size, stripeBytes, w.cfg.Nodes)
@@ -151,6 +160,34 @@ func (j *putJob) prepare(ctx context.Context, key Key) error {
 		for _, s := range r.Stripes {
 			j.railOf[s] = r.Name
 		}
+	}
+	return nil
+}
+
+// wanted checks what the put is to find. The commit decides; this saves the work
+// when it is lost already.
+func (j *putJob) wanted(ctx context.Context, key Key) error {
+	switch {
+	case j.opt.IfAbsent && j.opt.IfGeneration != 0:
+		return fmt.Errorf("%w: a put if the object is absent and if it is generation %d", ErrBadRequest, j.opt.IfGeneration)
+	case j.opt.TTL != 0 && (j.opt.TTL < ctrl.MinTTL || j.opt.TTL > ctrl.MaxTTL):
+		return fmt.Errorf("%w: a time of %v: want %v to %v", ErrBadRequest, j.opt.TTL, ctrl.MinTTL, ctrl.MaxTTL)
+	case !j.opt.IfAbsent && j.opt.IfGeneration == 0:
+		return nil
+	}
+	o, err := j.w.Lookup(ctx, key)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		if j.opt.IfAbsent {
+			return nil
+		}
+		return fmt.Errorf("%w: %s is not there, generation %d was expected", ErrConflict, key, j.opt.IfGeneration)
+	case err != nil:
+		return err
+	case j.opt.IfAbsent:
+		return fmt.Errorf("%w: %s, generation %d", ErrExists, key, o.Generation)
+	case o.Generation != j.opt.IfGeneration:
+		return fmt.Errorf("%w: %s is generation %d, %d was expected", ErrConflict, key, o.Generation, j.opt.IfGeneration)
 	}
 	return nil
 }
@@ -229,7 +266,6 @@ func (j *putJob) fail(err error) {
 func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error {
 	sum := xxh3.Hash(ext.Bytes())
 	s.XXH3 = Hex(sum) // each goroutine writes its own stripe; read after they are joined
-	ref := refOf(&j.o, s)
 	dirty := false
 	defer func() {
 		if !dirty {
@@ -245,7 +281,7 @@ func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error 
 	j.mu.Unlock()
 	var failed pathErrors
 	for n, at := range j.paths(s) {
-		err := j.storeOver(ctx, at, &ref, ext)
+		err := j.storeInSome(ctx, at, s, ext, n == 0)
 		if err == nil {
 			if n > 0 {
 				j.mu.Lock()
@@ -277,6 +313,64 @@ func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error 
 		}
 	}
 	return failed.err()
+}
+
+// storeInSome stores a stripe in its directory, or in the next one of the shard when
+// that is full or fails: the placement says where it went. What a shard refused it
+// has not kept.
+//
+// Only the first path may choose: after one that failed the shard may have the
+// stripe, without our knowing, in the directory that was named then.
+func (j *putJob) storeInSome(ctx context.Context, at Path, s *Stripe, ext *Extent, choose bool) error {
+	dirs := 1
+	for _, n := range j.w.cfg.Nodes {
+		if n.Shard == s.Shard && choose {
+			dirs = n.Dirs
+		}
+	}
+	planned := s.Dir
+	var first error
+	for i := range dirs {
+		dir := planned
+		if i > 0 {
+			dir = (planned + i) % dirs
+		}
+		j.mu.Lock()
+		skip := j.refusing[dirAt{s.Shard, dir}] && i+1 < dirs
+		j.mu.Unlock()
+		if skip {
+			continue
+		}
+		s.Dir = dir // each goroutine has its own stripe
+		ref := refOf(&j.o, s)
+		err := j.storeOver(ctx, at, &ref, ext)
+		if err == nil {
+			if i > 0 {
+				j.mu.Lock()
+				j.moved++
+				j.mu.Unlock()
+			}
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+		if !errors.Is(err, ErrNoSpace) && !errors.Is(err, ErrIO) {
+			return err
+		}
+		j.mu.Lock()
+		if j.refusing == nil {
+			j.refusing = map[dirAt]bool{}
+		}
+		j.refusing[dirAt{s.Shard, dir}] = true
+		j.mu.Unlock()
+		if i+1 < dirs {
+			shard := s.Shard
+			pipeline.Emit(ctx, pipeline.Event{Event: "stripe_moved", Shard: &shard, Rail: at.Rail, Reason: err.Error(),
+				Fields: map[string]any{"stripe": s.Index, "directory": dir}})
+		}
+	}
+	return first
 }
 
 // paths are the ways to a stripe's shard, the planned one first.
@@ -343,8 +437,11 @@ func (j *putJob) undo(ctx context.Context) (left int) {
 // either generation may be the current one.
 func (j *putJob) commit(ctx context.Context) (Object, bool, error) {
 	expect := AnyOlder
-	if j.opt.IfAbsent {
+	switch {
+	case j.opt.IfAbsent:
 		expect = 0
+	case j.opt.IfGeneration != 0:
+		expect = j.opt.IfGeneration
 	}
 	cctx, cancel := j.w.detached(ctx)
 	defer cancel()
@@ -377,7 +474,7 @@ func (j *putJob) report(start time.Time) *PutReport {
 	rep := &PutReport{
 		Namespace: j.o.Key.Namespace, Object: j.o.Key.Name, Generation: j.o.Generation, Bytes: j.o.Size, XXH3: j.o.XXH3,
 		Stripes: len(j.o.Placement.Stripes), StripeBytes: j.o.StripeBytes, Seconds: d.Seconds(), BytesPerSecond: rate(j.o.Size, d),
-		ReroutedBytes: j.rerouted, Rails: []RailSnapshot{},
+		ReroutedBytes: j.rerouted, MovedStripes: j.moved, TTLSeconds: j.opt.TTL.Seconds(), Rails: []RailSnapshot{},
 	}
 	for i := range j.plan.Rails {
 		n := j.plan.Rails[i].Name

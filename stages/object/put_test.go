@@ -347,7 +347,7 @@ func TestJanitor(t *testing.T) {
 	events := make(chan pipeline.Event, 8)
 	ctx := pipeline.WithSink(context.Background(), func(e pipeline.Event) { events <- e })
 	for _, s := range x.stores {
-		j := StartJanitor(ctx, s, x.catalog, time.Millisecond)
+		j := StartJanitor(ctx, JanitorConfig{Store: s, Catalog: x.catalog, Sweep: time.Millisecond, Clean: time.Millisecond, Check: time.Millisecond})
 		if e := <-events; e.Event != "orphans_removed" {
 			t.Errorf("%+v", e)
 		}

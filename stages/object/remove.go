@@ -2,11 +2,13 @@ package object
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"time"
 
+	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/pipeline"
 )
 
@@ -24,10 +26,19 @@ type RemoveReport struct {
 // catalog has forgotten it the object is gone, also when stripes are left: they
 // stay listed as garbage for Reclaim.
 func (w *Worker) Remove(ctx context.Context, key Key) (*RemoveReport, error) {
+	return w.RemoveIf(ctx, key, AnyOlder)
+}
+
+// RemoveIf is Remove of one generation, or of any with AnyOlder. If another one is
+// current it fails with ErrConflict.
+func (w *Worker) RemoveIf(ctx context.Context, key Key, generation uint64) (*RemoveReport, error) {
 	if err := CheckKey(key); err != nil {
 		return nil, fail("rm", err, nil)
 	}
-	old, found, err := w.cfg.Catalog.Delete(ctx, key, AnyOlder)
+	old, found, err := w.cfg.Catalog.Delete(ctx, key, generation)
+	if conflict := (*ctrl.ConflictError)(nil); errors.As(err, &conflict) {
+		err = fmt.Errorf("%w: %w", ErrConflict, err)
+	}
 	if err != nil {
 		return nil, fail("rm", err, nil)
 	}

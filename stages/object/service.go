@@ -186,7 +186,7 @@ func transfer(x exchange, move func(context.Context, []verbs.SGE, verbs.RemoteRe
 
 func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
 	// What cannot be stored is not transferred.
-	if _, err := s.cfg.Store.dir(q.Dir, q.File, q.Index); err != nil {
+	if err := s.cfg.Store.Ready(q.Dir, q.File, q.Index, q.Length); err != nil {
 		return rsp, err
 	}
 	ext, span, err := s.extent(x, q)

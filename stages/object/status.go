@@ -3,8 +3,12 @@ package object
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
+	"syscall"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // Statuses of the stripe protocol. 0 to -6 are the lane's own and mean the same
@@ -60,14 +64,52 @@ func statusOf(err error) int32 {
 	return statusInternal
 }
 
-// shardError is what a shard answered: its own words, and the kind they are of.
+// shardError is what a shard answered: its own words, the kind they are of, and the
+// errno that is the cause, or 0.
 type shardError struct {
-	kind error
-	text string
+	kind  error
+	text  string
+	errno syscall.Errno
 }
 
 func (e *shardError) Error() string { return e.text }
-func (e *shardError) Unwrap() error { return e.kind }
+
+func (e *shardError) Unwrap() []error {
+	if e.errno == 0 {
+		return []error{e.kind}
+	}
+	return []error{e.kind, e.errno}
+}
+
+// The errno of a failure goes at the end of its text, as in " (ENOSPC(28))": a
+// client that knows nothing of it shows it all the same. Its name counts; numbers
+// differ between architectures.
+
+func withErrno(text string, err error) string {
+	var e syscall.Errno
+	if !errors.As(err, &e) || unix.ErrnoName(e) == "" {
+		return text
+	}
+	return fmt.Sprintf("%s (%s(%d))", text, unix.ErrnoName(e), uint(e))
+}
+
+var errnoAtEnd = regexp.MustCompile(`^(.*) \((E[A-Z0-9]{1,20})\([0-9]{1,4}\)\)$`)
+
+// cutErrno is the other end of withErrno.
+func cutErrno(text string) (string, syscall.Errno) {
+	m := errnoAtEnd.FindStringSubmatch(text)
+	if m == nil {
+		return text, 0
+	}
+	for e := syscall.Errno(1); e < maxErrno; e++ {
+		if unix.ErrnoName(e) == m[2] {
+			return m[1], e
+		}
+	}
+	return text, 0
+}
+
+const maxErrno = 4096
 
 // errorOf is statusOf at the other end. The text comes from a peer: it is cut to
 // one line of readable UTF-8.
@@ -80,7 +122,8 @@ func errorOf(status int32, text []byte) error {
 			if len(text) == 0 {
 				return e.kind
 			}
-			return &shardError{kind: e.kind, text: readable(text)}
+			words, errno := cutErrno(readable(text))
+			return &shardError{kind: e.kind, text: words, errno: errno}
 		}
 	}
 	return &shardError{kind: ErrInternal, text: fmt.Sprintf("%v: status %d: %s", ErrInternal, status, readable(text))}
@@ -99,6 +142,14 @@ func readable(b []byte) string {
 // reason writes an error's text into dst, cut at a character.
 func reason(dst []byte, err error) int {
 	s := err.Error()
+	// The code must not be what is cut.
+	if code := withErrno("", err); code != "" {
+		most := max(min(len(dst), maxReasonBytes)-len(code), 0)
+		for most < len(s) && most > 0 && !utf8.RuneStart(s[most]) {
+			most--
+		}
+		s = s[:min(len(s), most)] + code
+	}
 	n := min(len(s), len(dst), maxReasonBytes)
 	for n > 0 && n < len(s) && !utf8.RuneStart(s[n]) {
 		n--

@@ -25,7 +25,7 @@ type Live struct {
 // after the files were listed.
 func LiveOf(ctx context.Context, c Catalog) (*Live, error) {
 	l := &Live{handles: map[string]bool{}, current: map[string]uint64{}}
-	var q ctrl.ListQuery
+	q := ctrl.ListQuery{Over: true} // what is over keeps its stripes until it is taken out
 	for more := true; more; {
 		var os []Object
 		var err error
@@ -81,6 +81,7 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration, live func(contex
 		bytes int64
 		old   bool
 	}
+	var failed error
 	files := map[string][]file{} // by handle: an object has many stripes
 	before := time.Now().Add(-grace)
 	for dir := range s.dirs {
@@ -90,16 +91,17 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration, live func(contex
 			files[handle] = append(files[handle], file{dir, index, e.Bytes, e.Modified.Before(before)})
 			return nil
 		})
-		if err != nil {
-			return rep, err
+		if ctx.Err() != nil {
+			return rep, ctx.Err()
 		}
+		failed = both(failed, err) // a directory that is out of use keeps no other from being swept
 	}
 	if len(files) == 0 {
-		return rep, nil
+		return rep, failed
 	}
 	l, err := live(ctx)
 	if err != nil {
-		return rep, err
+		return rep, both(failed, err)
 	}
 	known := false
 	for handle := range files {
@@ -125,11 +127,12 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration, live func(contex
 				return rep, err
 			}
 			if _, err := s.Delete(f.dir, name, Identity{Handle: handle, Index: f.index}); err != nil {
-				return rep, err
+				failed = both(failed, err)
+				continue
 			}
 			rep.Orphans++
 			rep.Bytes += uint64(f.bytes)
 		}
 	}
-	return rep, nil
+	return rep, failed
 }

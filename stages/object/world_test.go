@@ -76,6 +76,20 @@ func (m *memCatalog) List(ctx context.Context, q ctrl.ListQuery) ([]Object, bool
 	return catalogCall(m, ctx, "list", func() ([]Object, bool, error) { return m.c.List(q) })
 }
 
+func (m *memCatalog) LookupMany(ctx context.Context, keys []Key) ([]Object, error) {
+	os, _, err := catalogCall(m, ctx, "lookupmany", func() ([]Object, bool, error) { os, err := m.c.LookupMany(keys); return os, true, err })
+	return os, err
+}
+
+func (m *memCatalog) Expire(ctx context.Context, most int) (int, bool, error) {
+	return catalogCall(m, ctx, "expire", func() (int, bool, error) { return m.c.Expire(most) })
+}
+
+func (m *memCatalog) ForgetShard(ctx context.Context, k Key, gen uint64, shard int) error {
+	_, _, err := catalogCall(m, ctx, "forgetshard", func() (bool, bool, error) { return true, true, m.c.ForgetShard(k, gen, shard) })
+	return err
+}
+
 func (m *memCatalog) Garbage(ctx context.Context, k Key, gen uint64) (Object, bool, error) {
 	return catalogCall(m, ctx, "garbage", func() (Object, bool, error) { return m.c.Garbage(k, gen) })
 }

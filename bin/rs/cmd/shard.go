@@ -18,9 +18,6 @@ import (
 	"github.com/railstore/railstore/verbs"
 )
 
-// sweepEvery is how often a shard looks for stripes that no object owns.
-const sweepEvery = time.Hour
-
 // shardRun is what a shard's process is to run.
 type shardRun struct {
 	folder     launch.Folder
@@ -60,7 +57,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		return pipeline.Wrap(err, pipeline.LayerResource, "serve", at)
 	}
 	router := new(lanes.Router)
-	store, err := r.startObjects(scope, sh, set, router)
+	store, err := r.startObjects(ctx, scope, sh, set, router)
 	if err != nil {
 		return pipeline.Wrap(err, pipeline.LayerStorage, "serve", at)
 	}
@@ -83,7 +80,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	if err := o.observe(ctx, scope, r.folder); err != nil {
 		return err
 	}
-	scope.DeferClose("janitor", object.StartJanitor(ctx, store, client, sweepEvery).Close)
+	scope.DeferClose("janitor", object.StartJanitor(ctx, object.JanitorConfig{Store: store, Catalog: client}).Close)
 	if err := client.SetState(ctx, ctrl.StateServing, ""); err != nil {
 		return err
 	}
@@ -122,8 +119,9 @@ func bringUpRails(ctx context.Context, scope *pipeline.Scope, d *deploy.Deployme
 }
 
 // startObjects opens the shard's directories and serves stripes from them.
-func (r shardRun) startObjects(scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) (*object.Store, error) {
-	cfg := object.StoreConfig{Deployment: r.deployment.Name, Shard: r.shard, NoSync: !r.deployment.Objects.Sync}
+func (r shardRun) startObjects(ctx context.Context, scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) (*object.Store, error) {
+	cfg := object.StoreConfig{Deployment: r.deployment.Name, Shard: r.shard, NoSync: !r.deployment.Objects.Sync, DirectIO: r.deployment.Objects.DirectIO,
+		Known: r.absolute(fmt.Sprintf("directories-%d.json", r.shard)), Report: func(st object.DirectoryStatus) { emitDirectory(ctx, st) }}
 	for _, dir := range sh.Dirs {
 		cfg.Dirs = append(cfg.Dirs, r.absolute(dir))
 	}
@@ -160,6 +158,15 @@ func (r shardRun) startTables(scope *pipeline.Scope, sh *deploy.Shard, set *rail
 	}
 	router.Handle(ps.Family, service)
 	return service, nil
+}
+
+// emitDirectory tells that a directory went out of use or came back.
+func emitDirectory(ctx context.Context, st object.DirectoryStatus) {
+	event := "directory_in_use"
+	if st.State == object.DirOut {
+		event = "directory_out"
+	}
+	pipeline.Emit(ctx, pipeline.Event{Event: event, Shard: &st.Shard, Reason: st.Reason, Fields: map[string]any{"directory": st.Directory, "path": st.Path}})
 }
 
 func (r shardRun) absolute(path string) string {
