@@ -280,3 +280,26 @@ func benchPut(b *testing.B, t *Table, n int) {
 		}
 	}
 }
+
+// BenchmarkGetParallel is BenchmarkGet on all cores at once, beside a writer for each
+// eight readers: readers and writers share no lock.
+func BenchmarkGetParallel(b *testing.B) {
+	n := benchRows(b)
+	t := benchFill(b, n)
+	batches := benchKeys(n, 512)
+	b.SetBytes(benchBatch * benchDim * 4)
+	b.RunParallel(func(pb *testing.PB) {
+		rows := make([]float32, benchBatch*benchDim)
+		for i := rand.IntN(len(batches)); pb.Next(); i++ {
+			keys := batches[i%len(batches)]
+			if i%9 == 8 {
+				if err := t.Put(keys, rows); err != nil {
+					b.Error(err)
+				}
+			} else if m, err := t.Get(keys, rows, nil); err != nil || m != benchBatch {
+				b.Error(m, err)
+			}
+		}
+	})
+	rowsPerSecond(b)
+}

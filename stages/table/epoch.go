@@ -113,11 +113,11 @@ func (e *epochs) oldest() uint64 {
 	return least
 }
 
-// held lists the pins that are held, but for own.
-func (e *epochs) held(own *Pin) []PinInfo {
+// held lists the pins that are held.
+func (e *epochs) held() []PinInfo {
 	var out []PinInfo
 	for _, p := range *e.pins.Load() {
-		if at := p.epoch.Load(); at != 0 && p != own {
+		if at := p.epoch.Load(); at != 0 {
 			p.mu.Lock()
 			out = append(out, PinInfo{ID: p.id, Who: p.who, Epoch: at})
 			p.mu.Unlock()

@@ -52,7 +52,7 @@ func (e *LimitError) Error() string {
 	return s
 }
 
-// BatchError is a Put, an Update or a Delete that stopped half-way. A key of the batch was
+// BatchError is a Put or an Update that stopped half-way. A key of the batch was
 // applied if, and only if, it stands at a position before Applied; of an Update, all
 // gradients of such a key were applied, also those further back.
 type BatchError struct {

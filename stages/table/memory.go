@@ -11,8 +11,8 @@ import (
 // rails registers each chunk with them in Grow. Calls come one at a time, under a lock
 // of the store: they must not call back into it.
 type Memory interface {
-	// Grow gives a chunk of n bytes, all zero and aligned to 64. Its ID is not that of
-	// another chunk that is held, and below 1<<20.
+	// Grow gives a chunk of n bytes, whatever is in them, aligned to 64. Its ID is not that
+	// of another chunk that is held, and below 1<<20.
 	Grow(n int) (*Chunk, error)
 	// Release takes a chunk back. On an error the store keeps it, and Close may be tried
 	// again.

@@ -40,7 +40,7 @@ func (s *Store) Stats() Stats {
 	s.clients.mu.Lock()
 	clients := len(s.clients.byID)
 	s.clients.mu.Unlock()
-	pins := s.epochs.held(nil)
+	pins := s.epochs.held()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := Stats{Limit: s.limit, Used: s.used, Chunks: len(s.chunks), IndexBytes: s.indexBytes, FreePages: len(s.freePages),

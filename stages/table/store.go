@@ -23,10 +23,10 @@ type Config struct {
 	// PageBytes is how much a table takes at a time, at least one slot (a row and its
 	// state) long; a multiple of 64. Default 2 MiB.
 	PageBytes int
-	// Clients bounds how many clients' tokens are remembered. Default 65536.
+	// Clients bounds how many clients' tokens are remembered. Default 4096.
 	Clients int
 	// TokenWindow is how many sequences of a client are remembered, rounded up to a power
-	// of two. Default 1024; four bytes each.
+	// of two. Default 1024; four bytes each, on Go's heap and not part of Limit.
 	TokenWindow int
 	// Seed makes the places of keys the same in every run; 0: a secret one.
 	Seed uint64
@@ -73,7 +73,7 @@ const (
 const (
 	defaultChunkBytes  = 64 << 20
 	defaultPageBytes   = 2 << 20
-	defaultClients     = 65536
+	defaultClients     = 4096
 	defaultTokenWindow = 1024
 	maxTokenWindow     = 1 << 20
 )
@@ -229,7 +229,7 @@ func (s *Store) Close() error {
 	defer s.tables.mu.Unlock()
 	if s.state.Load() != closed {
 		s.state.Store(closing)
-		if held := s.epochs.held(nil); len(held) > 0 {
+		if held := s.epochs.held(); len(held) > 0 {
 			s.state.Store(open)
 			return fail("table_close", &PinsError{Pins: held})
 		}

@@ -160,8 +160,9 @@ func TestCloseWithPins(t *testing.T) {
 		t.Fatal(err)
 	}
 	save.Unpin()
-	h.fail = errors.New("still registered")
-	if err := s.Close(); !errors.Is(err, h.fail) && err == nil {
+	registered := errors.New("still registered")
+	h.fail = registered
+	if err := s.Close(); !errors.Is(err, registered) || layerOf(err) != "resource" {
 		t.Fatal(err)
 	}
 	if len(h.out) != 1 {
@@ -183,6 +184,39 @@ func TestCloseWithPins(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// slowMemory waits in Grow.
+type slowMemory struct {
+	Memory
+	asked, give chan struct{}
+}
+
+func (m slowMemory) Grow(n int) (*Chunk, error) {
+	m.asked <- struct{}{}
+	<-m.give
+	return m.Memory.Grow(n)
+}
+
+// TestCloseBesideACall: memory is not taken away under a call that runs.
+func TestCloseBesideACall(t *testing.T) {
+	m := slowMemory{newHeap(), make(chan struct{}), make(chan struct{})}
+	s := openTest(t, Config{Memory: m})
+	tb := mustInit(t, s, Spec{Name: "t", Dim: 1})
+	done := make(chan error)
+	go func() { done <- tb.Put([]uint64{1}, []float32{2}) }()
+	<-m.asked
+	var pe *PinsError
+	if err := s.Close(); !errors.As(err, &pe) || len(pe.Pins) != 1 || !strings.Contains(err.Error(), "a running call") {
+		t.Error(err)
+	}
+	close(m.give)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n, err := tb.Exists([]uint64{1}, nil); n != 1 || err != nil {
+		t.Error(n, err)
 	}
 }
 
@@ -279,6 +313,13 @@ func TestIndexWithoutRoom(t *testing.T) {
 	if be.Applied < 12000 || be.Applied >= n {
 		t.Fatal(err)
 	}
+	checkSlots := func() {
+		t.Helper()
+		if st := tb.Stats(); st.Slots != st.FreeSlots+st.WaitSlots+int64(st.Rows) || st.Rows != len(content(t, tb)) {
+			t.Errorf("slots are lost: %+v", st)
+		}
+	}
+	checkSlots()
 	values := func() []float32 {
 		rows := make([]float32, n)
 		if _, err := tb.Get(sequence(0, n), rows, nil); err != nil {
@@ -304,6 +345,7 @@ func TestIndexWithoutRoom(t *testing.T) {
 	if !errors.As(err, &be) || !errors.As(err, &le) {
 		t.Fatal(err)
 	}
+	checkSlots()
 	applied := be.Applied
 	if err := tb.Put(keys[:applied], rowsOf(keys[:applied], dim, func(k uint64) float32 {
 		if k < 100 {

@@ -27,6 +27,7 @@ func TestTokens(t *testing.T) {
 	}{
 		{1, 1, true}, {1, 1, false}, {1, 3, true}, {1, 2, true}, {1, 2, false}, {1, 3, false},
 		{2, 1, true}, {2, 1, false}, // another client
+		{2, 8, true}, {2, 10, true}, {2, 9, true}, {2, 9, false}, {2, 10, false}, // 9 has the place of 1
 		{1, 10, true}, {1, 3, false}, {1, 4, true}, {1, 4, false}, {1, 9, true}, {1, 9, false}, {1, 10, false},
 		{1, 1000, true}, {1, 994, true}, {1, 1000, false}, {1, 993, true}, {1, 993, false},
 		{2, math.MaxUint64, true}, {2, math.MaxUint64, false}, {2, math.MaxUint64 - 7, true}, {2, math.MaxUint64 - 7, false},

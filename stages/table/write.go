@@ -65,7 +65,7 @@ func (b *body) blame(limit *LimitError) {
 		return
 	}
 	var pins []PinInfo
-	for _, p := range b.store.epochs.held(nil) {
+	for _, p := range b.store.epochs.held() {
 		if p.Who != "" {
 			pins = append(pins, p)
 		}
