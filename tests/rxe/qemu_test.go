@@ -54,6 +54,11 @@ type job struct {
 // temporary folder because that one is called after the test, spaces and all.
 func newJob(t *testing.T) *job {
 	t.Helper()
+	// A run that was killed left its folder; the lock says that none is at work.
+	old, _ := filepath.Glob(filepath.Join(os.TempDir(), "railstore-rxe-*"))
+	for _, d := range old {
+		_ = os.RemoveAll(d)
+	}
 	dir, err := os.MkdirTemp("", "railstore-rxe-")
 	if err != nil {
 		t.Fatal(err)
