@@ -47,6 +47,24 @@ type Placement struct {
 	Policy     string   `json:"policy"`
 	LayoutHash string   `json:"layout_hash"`
 	Stripes    []Stripe `json:"stripes,omitempty"`
+	// Shards are the active rails of the shards that have stripes of the object, as far
+	// as the control plane knows at the lookup. It is advice: not stored, not in the
+	// layout hash, and empty from a control plane that does not tell.
+	Shards []ShardRails `json:"shards,omitempty"`
+}
+
+// ShardRails are the rails over which a shard can be reached.
+type ShardRails struct {
+	Shard int         `json:"shard"`
+	Rails []ShardRail `json:"rails"`
+}
+
+// ShardRail is a rail of a shard.
+type ShardRail struct {
+	Name   string `json:"name"`
+	Fabric string `json:"fabric"`
+	Device string `json:"device"`
+	GID    string `json:"gid"`
 }
 
 // Stripe is one contiguous part of an object, in one file.

@@ -19,7 +19,9 @@ func (c *Client) Lookup(ctx context.Context, key ObjectKey) (o Object, found boo
 	if err != nil {
 		return Object{}, false, err
 	}
-	return c.placed(op, reply.GetFound())
+	o, found, err = c.placed(op, reply.GetFound())
+	o.Placement.Shards = shardRailsFromPB(reply.GetShards())
+	return o, found, err
 }
 
 func (c *Client) placed(op string, p *pb.Placed) (Object, bool, error) {

@@ -247,7 +247,7 @@ func placed(o Object, found bool) *pb.Placed {
 
 func (c *catalogService) Lookup(_ context.Context, q *pb.LookupRequest) (*pb.LookupReply, error) {
 	o, found, err := c.s.catalog.Lookup(keyFromPB(q.GetKey()))
-	return &pb.LookupReply{Found: placed(o, found)}, err
+	return &pb.LookupReply{Found: placed(o, found), Shards: c.s.shardRails(&o)}, err
 }
 
 func (c *catalogService) Begin(_ context.Context, q *pb.BeginRequest) (*pb.BeginReply, error) {

@@ -15,6 +15,7 @@ type PlanRail struct {
 	Name     string
 	Device   string
 	Provider string
+	Fabric   string // empty: not told
 	Weight   int
 	Shards   []int // that the rail's fabric reaches
 	Share    int   // thousandths of the weight that count at present; 0 is all of it

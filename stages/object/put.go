@@ -127,7 +127,7 @@ func (j *putJob) prepare(ctx context.Context, key Key) error {
 	if err != nil {
 		return err
 	}
-	rails, excluded, err := w.usable(j.opt.Rails, nil)
+	rails, excluded, err := w.usable(j.opt.Rails, nil, nil)
 	if err != nil {
 		return err
 	}

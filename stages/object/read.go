@@ -206,7 +206,11 @@ func (w *Worker) prepare(key Key, o *Object, opt ReadOptions) (p prepared, err e
 	if opt.Range != nil {
 		p.lo, only = opt.Range.Offset-p.span.off, p.span.stripes()
 	}
-	if p.rails, p.excluded, err = w.usable(opt.Rails, shardsOf(o, p.span)); err != nil {
+	adv, err := adviceOf(o)
+	if err != nil {
+		return p, err
+	}
+	if p.rails, p.excluded, err = w.usable(opt.Rails, shardsOf(o, p.span), adv); err != nil {
 		return p, err
 	}
 	if len(p.rails) < w.cfg.Limits.MinRails && p.span.end > p.span.off {

@@ -90,7 +90,7 @@ func TestReadRailReturnsAfterCooldown(t *testing.T) {
 	})
 	x.reads(testKey, data)
 	x.script(nil)
-	waitFor(t, func() bool { rs, ex, _ := x.w.usable(nil, nil); return len(rs) == 2 && len(ex) == 0 })
+	waitFor(t, func() bool { rs, ex, _ := x.w.usable(nil, nil, nil); return len(rs) == 2 && len(ex) == 0 })
 	// Canaries first, then more and more: see TestHealthRamp for the steps.
 	first := x.reads(testKey, data)
 	if first.Degraded || !first.Exact || first.Rails[1].Bytes == 0 || first.Rails[1].Bytes >= 4*Align {

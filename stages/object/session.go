@@ -105,7 +105,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	wc := Config{Catalog: s.control, Slab: s.staged.slab, Epoch: d.Epoch, StripeBytes: uint64(d.Objects.StripeBytes), Limits: cfg.Limits, Health: cfg.Health,
 		Absent: absent, Reach: s.client.Reach, Transport: NewLaneTransport(LaneTransportConfig{Client: s.client, Memory: s.staged})}
 	for _, r := range set.Rails {
-		wc.Rails = append(wc.Rails, PlanRail{Name: r.Name(), Device: r.Ctx.Name(), Provider: r.Provider(), Weight: r.Spec.Weight})
+		wc.Rails = append(wc.Rails, PlanRail{Name: r.Name(), Device: r.Ctx.Name(), Provider: r.Provider(), Fabric: r.Spec.Fabric, Weight: r.Spec.Weight})
 	}
 	for i := range d.Shards {
 		if n := len(d.Shards[i].Dirs); n > 0 {

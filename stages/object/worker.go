@@ -105,7 +105,7 @@ func (w *Worker) reach(r *PlanRail) []int {
 // state is good, each with the shards to which its path is not left alone, its share
 // and its canaries. excluded says why not of everything else that would have a part
 // in reaching the shards in need (nil: all).
-func (w *Worker) usable(names []string, need []int) (rails []PlanRail, excluded []string, err error) {
+func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRail, excluded []string, err error) {
 	needed := func(shard int) bool { return need == nil || slices.Contains(need, shard) }
 	for _, n := range names {
 		if w.rails[n] == nil {
@@ -163,7 +163,8 @@ func (w *Worker) usable(names []string, need []int) (rails []PlanRail, excluded 
 			rails = append(rails, r)
 		}
 	}
-	return rails, excluded, nil
+	rails, dark := adv.apply(rails, needed)
+	return rails, append(excluded, dark...), nil
 }
 
 func (w *Worker) state(rail string) string {

@@ -3412,8 +3412,12 @@ func (x *LookupRequest) GetKey() *ObjectKey {
 }
 
 type LookupReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Found         *Placed                `protobuf:"bytes,1,opt,name=found,proto3" json:"found,omitempty"` // absent: there is none
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Found *Placed                `protobuf:"bytes,1,opt,name=found,proto3" json:"found,omitempty"` // absent: there is none
+	// The rails over which the shards that have stripes of the object can be reached at
+	// present. Not part of the object: it is not stored, and the layout hash does not cover
+	// it. Servers before this field send none, clients before it ignore it.
+	Shards        []*ShardRails `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3455,6 +3459,134 @@ func (x *LookupReply) GetFound() *Placed {
 	return nil
 }
 
+func (x *LookupReply) GetShards() []*ShardRails {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+// ShardRails are the rails of a shard that are active, by their fabrics.
+type ShardRails struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         uint32                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	Rails         []*ShardRail           `protobuf:"bytes,2,rep,name=rails,proto3" json:"rails,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardRails) Reset() {
+	*x = ShardRails{}
+	mi := &file_control_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardRails) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardRails) ProtoMessage() {}
+
+func (x *ShardRails) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardRails.ProtoReflect.Descriptor instead.
+func (*ShardRails) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ShardRails) GetShard() uint32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ShardRails) GetRails() []*ShardRail {
+	if x != nil {
+		return x.Rails
+	}
+	return nil
+}
+
+type ShardRail struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Fabric        string                 `protobuf:"bytes,2,opt,name=fabric,proto3" json:"fabric,omitempty"`
+	Device        string                 `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"`
+	Gid           string                 `protobuf:"bytes,4,opt,name=gid,proto3" json:"gid,omitempty"` // as text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardRail) Reset() {
+	*x = ShardRail{}
+	mi := &file_control_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardRail) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardRail) ProtoMessage() {}
+
+func (x *ShardRail) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardRail.ProtoReflect.Descriptor instead.
+func (*ShardRail) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ShardRail) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ShardRail) GetFabric() string {
+	if x != nil {
+		return x.Fabric
+	}
+	return ""
+}
+
+func (x *ShardRail) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *ShardRail) GetGid() string {
+	if x != nil {
+		return x.Gid
+	}
+	return ""
+}
+
 type BeginRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Identity      *Identity              `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
@@ -3465,7 +3597,7 @@ type BeginRequest struct {
 
 func (x *BeginRequest) Reset() {
 	*x = BeginRequest{}
-	mi := &file_control_proto_msgTypes[48]
+	mi := &file_control_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3609,7 @@ func (x *BeginRequest) String() string {
 func (*BeginRequest) ProtoMessage() {}
 
 func (x *BeginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[48]
+	mi := &file_control_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3622,7 @@ func (x *BeginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRequest.ProtoReflect.Descriptor instead.
 func (*BeginRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{48}
+	return file_control_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BeginRequest) GetIdentity() *Identity {
@@ -3516,7 +3648,7 @@ type BeginReply struct {
 
 func (x *BeginReply) Reset() {
 	*x = BeginReply{}
-	mi := &file_control_proto_msgTypes[49]
+	mi := &file_control_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3528,7 +3660,7 @@ func (x *BeginReply) String() string {
 func (*BeginReply) ProtoMessage() {}
 
 func (x *BeginReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[49]
+	mi := &file_control_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3541,7 +3673,7 @@ func (x *BeginReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginReply.ProtoReflect.Descriptor instead.
 func (*BeginReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{49}
+	return file_control_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *BeginReply) GetGeneration() uint64 {
@@ -3562,7 +3694,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_control_proto_msgTypes[50]
+	mi := &file_control_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +3706,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[50]
+	mi := &file_control_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3719,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{50}
+	return file_control_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CommitRequest) GetIdentity() *Identity {
@@ -3620,7 +3752,7 @@ type CommitReply struct {
 
 func (x *CommitReply) Reset() {
 	*x = CommitReply{}
-	mi := &file_control_proto_msgTypes[51]
+	mi := &file_control_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3632,7 +3764,7 @@ func (x *CommitReply) String() string {
 func (*CommitReply) ProtoMessage() {}
 
 func (x *CommitReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[51]
+	mi := &file_control_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3645,7 +3777,7 @@ func (x *CommitReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitReply.ProtoReflect.Descriptor instead.
 func (*CommitReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{51}
+	return file_control_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CommitReply) GetOld() *Placed {
@@ -3666,7 +3798,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_control_proto_msgTypes[52]
+	mi := &file_control_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3678,7 +3810,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[52]
+	mi := &file_control_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3691,7 +3823,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{52}
+	return file_control_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *DeleteRequest) GetIdentity() *Identity {
@@ -3724,7 +3856,7 @@ type DeleteReply struct {
 
 func (x *DeleteReply) Reset() {
 	*x = DeleteReply{}
-	mi := &file_control_proto_msgTypes[53]
+	mi := &file_control_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3736,7 +3868,7 @@ func (x *DeleteReply) String() string {
 func (*DeleteReply) ProtoMessage() {}
 
 func (x *DeleteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[53]
+	mi := &file_control_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3749,7 +3881,7 @@ func (x *DeleteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteReply.ProtoReflect.Descriptor instead.
 func (*DeleteReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{53}
+	return file_control_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *DeleteReply) GetOld() *Placed {
@@ -3773,7 +3905,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_control_proto_msgTypes[54]
+	mi := &file_control_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3785,7 +3917,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[54]
+	mi := &file_control_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3798,7 +3930,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{54}
+	return file_control_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListRequest) GetIdentity() *Identity {
@@ -3853,7 +3985,7 @@ type ListReply struct {
 
 func (x *ListReply) Reset() {
 	*x = ListReply{}
-	mi := &file_control_proto_msgTypes[55]
+	mi := &file_control_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +3997,7 @@ func (x *ListReply) String() string {
 func (*ListReply) ProtoMessage() {}
 
 func (x *ListReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[55]
+	mi := &file_control_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +4010,7 @@ func (x *ListReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReply.ProtoReflect.Descriptor instead.
 func (*ListReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{55}
+	return file_control_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListReply) GetObjects() []*Object {
@@ -3906,7 +4038,7 @@ type GarbageRequest struct {
 
 func (x *GarbageRequest) Reset() {
 	*x = GarbageRequest{}
-	mi := &file_control_proto_msgTypes[56]
+	mi := &file_control_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3918,7 +4050,7 @@ func (x *GarbageRequest) String() string {
 func (*GarbageRequest) ProtoMessage() {}
 
 func (x *GarbageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[56]
+	mi := &file_control_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3931,7 +4063,7 @@ func (x *GarbageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GarbageRequest.ProtoReflect.Descriptor instead.
 func (*GarbageRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{56}
+	return file_control_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GarbageRequest) GetIdentity() *Identity {
@@ -3964,7 +4096,7 @@ type GarbageReply struct {
 
 func (x *GarbageReply) Reset() {
 	*x = GarbageReply{}
-	mi := &file_control_proto_msgTypes[57]
+	mi := &file_control_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3976,7 +4108,7 @@ func (x *GarbageReply) String() string {
 func (*GarbageReply) ProtoMessage() {}
 
 func (x *GarbageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[57]
+	mi := &file_control_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3989,7 +4121,7 @@ func (x *GarbageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GarbageReply.ProtoReflect.Descriptor instead.
 func (*GarbageReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{57}
+	return file_control_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *GarbageReply) GetObject() *Placed {
@@ -4010,7 +4142,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_control_proto_msgTypes[58]
+	mi := &file_control_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +4154,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[58]
+	mi := &file_control_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +4167,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{58}
+	return file_control_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ForgetRequest) GetIdentity() *Identity {
@@ -4067,7 +4199,7 @@ type ForgetReply struct {
 
 func (x *ForgetReply) Reset() {
 	*x = ForgetReply{}
-	mi := &file_control_proto_msgTypes[59]
+	mi := &file_control_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4079,7 +4211,7 @@ func (x *ForgetReply) String() string {
 func (*ForgetReply) ProtoMessage() {}
 
 func (x *ForgetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[59]
+	mi := &file_control_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4092,7 +4224,7 @@ func (x *ForgetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetReply.ProtoReflect.Descriptor instead.
 func (*ForgetReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{59}
+	return file_control_proto_rawDescGZIP(), []int{61}
 }
 
 type ForgetShardRequest struct {
@@ -4107,7 +4239,7 @@ type ForgetShardRequest struct {
 
 func (x *ForgetShardRequest) Reset() {
 	*x = ForgetShardRequest{}
-	mi := &file_control_proto_msgTypes[60]
+	mi := &file_control_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4119,7 +4251,7 @@ func (x *ForgetShardRequest) String() string {
 func (*ForgetShardRequest) ProtoMessage() {}
 
 func (x *ForgetShardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[60]
+	mi := &file_control_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4132,7 +4264,7 @@ func (x *ForgetShardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetShardRequest.ProtoReflect.Descriptor instead.
 func (*ForgetShardRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{60}
+	return file_control_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ForgetShardRequest) GetIdentity() *Identity {
@@ -4171,7 +4303,7 @@ type ForgetShardReply struct {
 
 func (x *ForgetShardReply) Reset() {
 	*x = ForgetShardReply{}
-	mi := &file_control_proto_msgTypes[61]
+	mi := &file_control_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4183,7 +4315,7 @@ func (x *ForgetShardReply) String() string {
 func (*ForgetShardReply) ProtoMessage() {}
 
 func (x *ForgetShardReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[61]
+	mi := &file_control_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4196,7 +4328,7 @@ func (x *ForgetShardReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetShardReply.ProtoReflect.Descriptor instead.
 func (*ForgetShardReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{61}
+	return file_control_proto_rawDescGZIP(), []int{63}
 }
 
 type ExpireRequest struct {
@@ -4209,7 +4341,7 @@ type ExpireRequest struct {
 
 func (x *ExpireRequest) Reset() {
 	*x = ExpireRequest{}
-	mi := &file_control_proto_msgTypes[62]
+	mi := &file_control_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4221,7 +4353,7 @@ func (x *ExpireRequest) String() string {
 func (*ExpireRequest) ProtoMessage() {}
 
 func (x *ExpireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[62]
+	mi := &file_control_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4234,7 +4366,7 @@ func (x *ExpireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireRequest.ProtoReflect.Descriptor instead.
 func (*ExpireRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{62}
+	return file_control_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExpireRequest) GetIdentity() *Identity {
@@ -4261,7 +4393,7 @@ type ExpireReply struct {
 
 func (x *ExpireReply) Reset() {
 	*x = ExpireReply{}
-	mi := &file_control_proto_msgTypes[63]
+	mi := &file_control_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4273,7 +4405,7 @@ func (x *ExpireReply) String() string {
 func (*ExpireReply) ProtoMessage() {}
 
 func (x *ExpireReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[63]
+	mi := &file_control_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4286,7 +4418,7 @@ func (x *ExpireReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireReply.ProtoReflect.Descriptor instead.
 func (*ExpireReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{63}
+	return file_control_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ExpireReply) GetExpired() int32 {
@@ -4313,7 +4445,7 @@ type LookupManyRequest struct {
 
 func (x *LookupManyRequest) Reset() {
 	*x = LookupManyRequest{}
-	mi := &file_control_proto_msgTypes[64]
+	mi := &file_control_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4325,7 +4457,7 @@ func (x *LookupManyRequest) String() string {
 func (*LookupManyRequest) ProtoMessage() {}
 
 func (x *LookupManyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[64]
+	mi := &file_control_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4338,7 +4470,7 @@ func (x *LookupManyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupManyRequest.ProtoReflect.Descriptor instead.
 func (*LookupManyRequest) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{64}
+	return file_control_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *LookupManyRequest) GetIdentity() *Identity {
@@ -4364,7 +4496,7 @@ type LookupManyReply struct {
 
 func (x *LookupManyReply) Reset() {
 	*x = LookupManyReply{}
-	mi := &file_control_proto_msgTypes[65]
+	mi := &file_control_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4376,7 +4508,7 @@ func (x *LookupManyReply) String() string {
 func (*LookupManyReply) ProtoMessage() {}
 
 func (x *LookupManyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[65]
+	mi := &file_control_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4389,7 +4521,7 @@ func (x *LookupManyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupManyReply.ProtoReflect.Descriptor instead.
 func (*LookupManyReply) Descriptor() ([]byte, []int) {
-	return file_control_proto_rawDescGZIP(), []int{65}
+	return file_control_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *LookupManyReply) GetReplies() []*LookupReply {
@@ -4410,7 +4542,7 @@ type Detail_Mismatch struct {
 
 func (x *Detail_Mismatch) Reset() {
 	*x = Detail_Mismatch{}
-	mi := &file_control_proto_msgTypes[66]
+	mi := &file_control_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4422,7 +4554,7 @@ func (x *Detail_Mismatch) String() string {
 func (*Detail_Mismatch) ProtoMessage() {}
 
 func (x *Detail_Mismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[66]
+	mi := &file_control_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4469,7 +4601,7 @@ type Detail_Invalid struct {
 
 func (x *Detail_Invalid) Reset() {
 	*x = Detail_Invalid{}
-	mi := &file_control_proto_msgTypes[67]
+	mi := &file_control_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4481,7 +4613,7 @@ func (x *Detail_Invalid) String() string {
 func (*Detail_Invalid) ProtoMessage() {}
 
 func (x *Detail_Invalid) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[67]
+	mi := &file_control_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4522,7 +4654,7 @@ type Detail_Absent struct {
 
 func (x *Detail_Absent) Reset() {
 	*x = Detail_Absent{}
-	mi := &file_control_proto_msgTypes[68]
+	mi := &file_control_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4534,7 +4666,7 @@ func (x *Detail_Absent) String() string {
 func (*Detail_Absent) ProtoMessage() {}
 
 func (x *Detail_Absent) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[68]
+	mi := &file_control_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4583,7 +4715,7 @@ type Detail_Stale struct {
 
 func (x *Detail_Stale) Reset() {
 	*x = Detail_Stale{}
-	mi := &file_control_proto_msgTypes[69]
+	mi := &file_control_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4595,7 +4727,7 @@ func (x *Detail_Stale) String() string {
 func (*Detail_Stale) ProtoMessage() {}
 
 func (x *Detail_Stale) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[69]
+	mi := &file_control_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4649,7 +4781,7 @@ type Detail_Barrier struct {
 
 func (x *Detail_Barrier) Reset() {
 	*x = Detail_Barrier{}
-	mi := &file_control_proto_msgTypes[70]
+	mi := &file_control_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4661,7 +4793,7 @@ func (x *Detail_Barrier) String() string {
 func (*Detail_Barrier) ProtoMessage() {}
 
 func (x *Detail_Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[70]
+	mi := &file_control_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4703,7 +4835,7 @@ type Detail_Conflict struct {
 
 func (x *Detail_Conflict) Reset() {
 	*x = Detail_Conflict{}
-	mi := &file_control_proto_msgTypes[71]
+	mi := &file_control_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4715,7 +4847,7 @@ func (x *Detail_Conflict) String() string {
 func (*Detail_Conflict) ProtoMessage() {}
 
 func (x *Detail_Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[71]
+	mi := &file_control_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4774,7 +4906,7 @@ type WatchReply_Sync struct {
 
 func (x *WatchReply_Sync) Reset() {
 	*x = WatchReply_Sync{}
-	mi := &file_control_proto_msgTypes[73]
+	mi := &file_control_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4786,7 +4918,7 @@ func (x *WatchReply_Sync) String() string {
 func (*WatchReply_Sync) ProtoMessage() {}
 
 func (x *WatchReply_Sync) ProtoReflect() protoreflect.Message {
-	mi := &file_control_proto_msgTypes[73]
+	mi := &file_control_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5132,9 +5264,19 @@ const file_control_proto_rawDesc = "" +
 	"\astripes\x18\x02 \x03(\v2\x1c.railstore.control.v1.StripeR\astripes\"~\n" +
 	"\rLookupRequest\x12:\n" +
 	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x121\n" +
-	"\x03key\x18\x02 \x01(\v2\x1f.railstore.control.v1.ObjectKeyR\x03key\"A\n" +
+	"\x03key\x18\x02 \x01(\v2\x1f.railstore.control.v1.ObjectKeyR\x03key\"{\n" +
 	"\vLookupReply\x122\n" +
-	"\x05found\x18\x01 \x01(\v2\x1c.railstore.control.v1.PlacedR\x05found\"}\n" +
+	"\x05found\x18\x01 \x01(\v2\x1c.railstore.control.v1.PlacedR\x05found\x128\n" +
+	"\x06shards\x18\x02 \x03(\v2 .railstore.control.v1.ShardRailsR\x06shards\"Y\n" +
+	"\n" +
+	"ShardRails\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x125\n" +
+	"\x05rails\x18\x02 \x03(\v2\x1f.railstore.control.v1.ShardRailR\x05rails\"a\n" +
+	"\tShardRail\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06fabric\x18\x02 \x01(\tR\x06fabric\x12\x16\n" +
+	"\x06device\x18\x03 \x01(\tR\x06device\x12\x10\n" +
+	"\x03gid\x18\x04 \x01(\tR\x03gid\"}\n" +
 	"\fBeginRequest\x12:\n" +
 	"\bidentity\x18\x01 \x01(\v2\x1e.railstore.control.v1.IdentityR\bidentity\x121\n" +
 	"\x03key\x18\x02 \x01(\v2\x1f.railstore.control.v1.ObjectKeyR\x03key\",\n" +
@@ -5254,7 +5396,7 @@ func file_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
+var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_control_proto_goTypes = []any{
 	(Role)(0),                     // 0: railstore.control.v1.Role
 	(State)(0),                    // 1: railstore.control.v1.State
@@ -5306,62 +5448,64 @@ var file_control_proto_goTypes = []any{
 	(*Placed)(nil),                // 47: railstore.control.v1.Placed
 	(*LookupRequest)(nil),         // 48: railstore.control.v1.LookupRequest
 	(*LookupReply)(nil),           // 49: railstore.control.v1.LookupReply
-	(*BeginRequest)(nil),          // 50: railstore.control.v1.BeginRequest
-	(*BeginReply)(nil),            // 51: railstore.control.v1.BeginReply
-	(*CommitRequest)(nil),         // 52: railstore.control.v1.CommitRequest
-	(*CommitReply)(nil),           // 53: railstore.control.v1.CommitReply
-	(*DeleteRequest)(nil),         // 54: railstore.control.v1.DeleteRequest
-	(*DeleteReply)(nil),           // 55: railstore.control.v1.DeleteReply
-	(*ListRequest)(nil),           // 56: railstore.control.v1.ListRequest
-	(*ListReply)(nil),             // 57: railstore.control.v1.ListReply
-	(*GarbageRequest)(nil),        // 58: railstore.control.v1.GarbageRequest
-	(*GarbageReply)(nil),          // 59: railstore.control.v1.GarbageReply
-	(*ForgetRequest)(nil),         // 60: railstore.control.v1.ForgetRequest
-	(*ForgetReply)(nil),           // 61: railstore.control.v1.ForgetReply
-	(*ForgetShardRequest)(nil),    // 62: railstore.control.v1.ForgetShardRequest
-	(*ForgetShardReply)(nil),      // 63: railstore.control.v1.ForgetShardReply
-	(*ExpireRequest)(nil),         // 64: railstore.control.v1.ExpireRequest
-	(*ExpireReply)(nil),           // 65: railstore.control.v1.ExpireReply
-	(*LookupManyRequest)(nil),     // 66: railstore.control.v1.LookupManyRequest
-	(*LookupManyReply)(nil),       // 67: railstore.control.v1.LookupManyReply
-	(*Detail_Mismatch)(nil),       // 68: railstore.control.v1.Detail.Mismatch
-	(*Detail_Invalid)(nil),        // 69: railstore.control.v1.Detail.Invalid
-	(*Detail_Absent)(nil),         // 70: railstore.control.v1.Detail.Absent
-	(*Detail_Stale)(nil),          // 71: railstore.control.v1.Detail.Stale
-	(*Detail_Barrier)(nil),        // 72: railstore.control.v1.Detail.Barrier
-	(*Detail_Conflict)(nil),       // 73: railstore.control.v1.Detail.Conflict
-	nil,                           // 74: railstore.control.v1.Offer.ParamsEntry
-	(*WatchReply_Sync)(nil),       // 75: railstore.control.v1.WatchReply.Sync
-	(*timestamppb.Timestamp)(nil), // 76: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 77: google.protobuf.Duration
+	(*ShardRails)(nil),            // 50: railstore.control.v1.ShardRails
+	(*ShardRail)(nil),             // 51: railstore.control.v1.ShardRail
+	(*BeginRequest)(nil),          // 52: railstore.control.v1.BeginRequest
+	(*BeginReply)(nil),            // 53: railstore.control.v1.BeginReply
+	(*CommitRequest)(nil),         // 54: railstore.control.v1.CommitRequest
+	(*CommitReply)(nil),           // 55: railstore.control.v1.CommitReply
+	(*DeleteRequest)(nil),         // 56: railstore.control.v1.DeleteRequest
+	(*DeleteReply)(nil),           // 57: railstore.control.v1.DeleteReply
+	(*ListRequest)(nil),           // 58: railstore.control.v1.ListRequest
+	(*ListReply)(nil),             // 59: railstore.control.v1.ListReply
+	(*GarbageRequest)(nil),        // 60: railstore.control.v1.GarbageRequest
+	(*GarbageReply)(nil),          // 61: railstore.control.v1.GarbageReply
+	(*ForgetRequest)(nil),         // 62: railstore.control.v1.ForgetRequest
+	(*ForgetReply)(nil),           // 63: railstore.control.v1.ForgetReply
+	(*ForgetShardRequest)(nil),    // 64: railstore.control.v1.ForgetShardRequest
+	(*ForgetShardReply)(nil),      // 65: railstore.control.v1.ForgetShardReply
+	(*ExpireRequest)(nil),         // 66: railstore.control.v1.ExpireRequest
+	(*ExpireReply)(nil),           // 67: railstore.control.v1.ExpireReply
+	(*LookupManyRequest)(nil),     // 68: railstore.control.v1.LookupManyRequest
+	(*LookupManyReply)(nil),       // 69: railstore.control.v1.LookupManyReply
+	(*Detail_Mismatch)(nil),       // 70: railstore.control.v1.Detail.Mismatch
+	(*Detail_Invalid)(nil),        // 71: railstore.control.v1.Detail.Invalid
+	(*Detail_Absent)(nil),         // 72: railstore.control.v1.Detail.Absent
+	(*Detail_Stale)(nil),          // 73: railstore.control.v1.Detail.Stale
+	(*Detail_Barrier)(nil),        // 74: railstore.control.v1.Detail.Barrier
+	(*Detail_Conflict)(nil),       // 75: railstore.control.v1.Detail.Conflict
+	nil,                           // 76: railstore.control.v1.Offer.ParamsEntry
+	(*WatchReply_Sync)(nil),       // 77: railstore.control.v1.WatchReply.Sync
+	(*timestamppb.Timestamp)(nil), // 78: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 79: google.protobuf.Duration
 }
 var file_control_proto_depIdxs = []int32{
-	68,  // 0: railstore.control.v1.Detail.mismatch:type_name -> railstore.control.v1.Detail.Mismatch
-	69,  // 1: railstore.control.v1.Detail.invalid:type_name -> railstore.control.v1.Detail.Invalid
-	70,  // 2: railstore.control.v1.Detail.absent:type_name -> railstore.control.v1.Detail.Absent
-	71,  // 3: railstore.control.v1.Detail.stale:type_name -> railstore.control.v1.Detail.Stale
-	72,  // 4: railstore.control.v1.Detail.barrier:type_name -> railstore.control.v1.Detail.Barrier
-	73,  // 5: railstore.control.v1.Detail.conflict:type_name -> railstore.control.v1.Detail.Conflict
+	70,  // 0: railstore.control.v1.Detail.mismatch:type_name -> railstore.control.v1.Detail.Mismatch
+	71,  // 1: railstore.control.v1.Detail.invalid:type_name -> railstore.control.v1.Detail.Invalid
+	72,  // 2: railstore.control.v1.Detail.absent:type_name -> railstore.control.v1.Detail.Absent
+	73,  // 3: railstore.control.v1.Detail.stale:type_name -> railstore.control.v1.Detail.Stale
+	74,  // 4: railstore.control.v1.Detail.barrier:type_name -> railstore.control.v1.Detail.Barrier
+	75,  // 5: railstore.control.v1.Detail.conflict:type_name -> railstore.control.v1.Detail.Conflict
 	0,   // 6: railstore.control.v1.NodeInfo.role:type_name -> railstore.control.v1.Role
 	4,   // 7: railstore.control.v1.NodeInfo.rails:type_name -> railstore.control.v1.Rail
-	76,  // 8: railstore.control.v1.NodeInfo.started:type_name -> google.protobuf.Timestamp
-	77,  // 9: railstore.control.v1.NodeInfo.lease:type_name -> google.protobuf.Duration
+	78,  // 8: railstore.control.v1.NodeInfo.started:type_name -> google.protobuf.Timestamp
+	79,  // 9: railstore.control.v1.NodeInfo.lease:type_name -> google.protobuf.Duration
 	5,   // 10: railstore.control.v1.Node.info:type_name -> railstore.control.v1.NodeInfo
 	1,   // 11: railstore.control.v1.Node.state:type_name -> railstore.control.v1.State
 	6,   // 12: railstore.control.v1.Node.lanes:type_name -> railstore.control.v1.Lanes
-	76,  // 13: railstore.control.v1.Node.joined:type_name -> google.protobuf.Timestamp
-	77,  // 14: railstore.control.v1.Node.idle:type_name -> google.protobuf.Duration
+	78,  // 13: railstore.control.v1.Node.joined:type_name -> google.protobuf.Timestamp
+	79,  // 14: railstore.control.v1.Node.idle:type_name -> google.protobuf.Duration
 	9,   // 15: railstore.control.v1.Lane.endpoint:type_name -> railstore.control.v1.Endpoint
 	10,  // 16: railstore.control.v1.Lane.slots:type_name -> railstore.control.v1.Region
 	11,  // 17: railstore.control.v1.Offer.lanes:type_name -> railstore.control.v1.Lane
-	74,  // 18: railstore.control.v1.Offer.params:type_name -> railstore.control.v1.Offer.ParamsEntry
+	76,  // 18: railstore.control.v1.Offer.params:type_name -> railstore.control.v1.Offer.ParamsEntry
 	2,   // 19: railstore.control.v1.HelloRequest.identity:type_name -> railstore.control.v1.Identity
 	2,   // 20: railstore.control.v1.JoinRequest.identity:type_name -> railstore.control.v1.Identity
 	5,   // 21: railstore.control.v1.JoinRequest.info:type_name -> railstore.control.v1.NodeInfo
 	1,   // 22: railstore.control.v1.JoinRequest.state:type_name -> railstore.control.v1.State
 	8,   // 23: railstore.control.v1.JoinRequest.peers:type_name -> railstore.control.v1.Member
-	77,  // 24: railstore.control.v1.JoinReply.heartbeat:type_name -> google.protobuf.Duration
-	77,  // 25: railstore.control.v1.JoinReply.lease:type_name -> google.protobuf.Duration
+	79,  // 24: railstore.control.v1.JoinReply.heartbeat:type_name -> google.protobuf.Duration
+	79,  // 25: railstore.control.v1.JoinReply.lease:type_name -> google.protobuf.Duration
 	2,   // 26: railstore.control.v1.HeartbeatRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 27: railstore.control.v1.HeartbeatRequest.member:type_name -> railstore.control.v1.Member
 	6,   // 28: railstore.control.v1.HeartbeatRequest.lanes:type_name -> railstore.control.v1.Lanes
@@ -5380,115 +5524,117 @@ var file_control_proto_depIdxs = []int32{
 	2,   // 41: railstore.control.v1.WatchRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 42: railstore.control.v1.WatchRequest.member:type_name -> railstore.control.v1.Member
 	1,   // 43: railstore.control.v1.PeerView.state:type_name -> railstore.control.v1.State
-	75,  // 44: railstore.control.v1.WatchReply.sync:type_name -> railstore.control.v1.WatchReply.Sync
+	77,  // 44: railstore.control.v1.WatchReply.sync:type_name -> railstore.control.v1.WatchReply.Sync
 	12,  // 45: railstore.control.v1.WatchReply.offer:type_name -> railstore.control.v1.Offer
 	28,  // 46: railstore.control.v1.WatchReply.peer:type_name -> railstore.control.v1.PeerView
 	28,  // 47: railstore.control.v1.WatchReply.gone:type_name -> railstore.control.v1.PeerView
 	2,   // 48: railstore.control.v1.WaitRequest.identity:type_name -> railstore.control.v1.Identity
-	77,  // 49: railstore.control.v1.WaitRequest.at_most:type_name -> google.protobuf.Duration
+	79,  // 49: railstore.control.v1.WaitRequest.at_most:type_name -> google.protobuf.Duration
 	1,   // 50: railstore.control.v1.Missing.state:type_name -> railstore.control.v1.State
 	31,  // 51: railstore.control.v1.WaitReply.missing:type_name -> railstore.control.v1.Missing
 	2,   // 52: railstore.control.v1.NodesRequest.identity:type_name -> railstore.control.v1.Identity
 	7,   // 53: railstore.control.v1.NodesReply.nodes:type_name -> railstore.control.v1.Node
 	2,   // 54: railstore.control.v1.ArriveRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 55: railstore.control.v1.ArriveRequest.member:type_name -> railstore.control.v1.Member
-	77,  // 56: railstore.control.v1.ArriveRequest.at_most:type_name -> google.protobuf.Duration
+	79,  // 56: railstore.control.v1.ArriveRequest.at_most:type_name -> google.protobuf.Duration
 	2,   // 57: railstore.control.v1.WithdrawRequest.identity:type_name -> railstore.control.v1.Identity
 	8,   // 58: railstore.control.v1.WithdrawRequest.member:type_name -> railstore.control.v1.Member
 	2,   // 59: railstore.control.v1.StopRequest.identity:type_name -> railstore.control.v1.Identity
 	2,   // 60: railstore.control.v1.StatusRequest.identity:type_name -> railstore.control.v1.Identity
-	77,  // 61: railstore.control.v1.StatusReply.uptime:type_name -> google.protobuf.Duration
+	79,  // 61: railstore.control.v1.StatusReply.uptime:type_name -> google.protobuf.Duration
 	7,   // 62: railstore.control.v1.StatusReply.nodes:type_name -> railstore.control.v1.Node
-	76,  // 63: railstore.control.v1.StatusReply.now:type_name -> google.protobuf.Timestamp
+	78,  // 63: railstore.control.v1.StatusReply.now:type_name -> google.protobuf.Timestamp
 	44,  // 64: railstore.control.v1.Stripes.stripes:type_name -> railstore.control.v1.Stripe
 	43,  // 65: railstore.control.v1.Object.key:type_name -> railstore.control.v1.ObjectKey
-	76,  // 66: railstore.control.v1.Object.created:type_name -> google.protobuf.Timestamp
-	77,  // 67: railstore.control.v1.Object.ttl:type_name -> google.protobuf.Duration
-	76,  // 68: railstore.control.v1.Object.expires:type_name -> google.protobuf.Timestamp
+	78,  // 66: railstore.control.v1.Object.created:type_name -> google.protobuf.Timestamp
+	79,  // 67: railstore.control.v1.Object.ttl:type_name -> google.protobuf.Duration
+	78,  // 68: railstore.control.v1.Object.expires:type_name -> google.protobuf.Timestamp
 	46,  // 69: railstore.control.v1.Placed.object:type_name -> railstore.control.v1.Object
 	44,  // 70: railstore.control.v1.Placed.stripes:type_name -> railstore.control.v1.Stripe
 	2,   // 71: railstore.control.v1.LookupRequest.identity:type_name -> railstore.control.v1.Identity
 	43,  // 72: railstore.control.v1.LookupRequest.key:type_name -> railstore.control.v1.ObjectKey
 	47,  // 73: railstore.control.v1.LookupReply.found:type_name -> railstore.control.v1.Placed
-	2,   // 74: railstore.control.v1.BeginRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 75: railstore.control.v1.BeginRequest.key:type_name -> railstore.control.v1.ObjectKey
-	2,   // 76: railstore.control.v1.CommitRequest.identity:type_name -> railstore.control.v1.Identity
-	47,  // 77: railstore.control.v1.CommitRequest.object:type_name -> railstore.control.v1.Placed
-	47,  // 78: railstore.control.v1.CommitReply.old:type_name -> railstore.control.v1.Placed
-	2,   // 79: railstore.control.v1.DeleteRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 80: railstore.control.v1.DeleteRequest.key:type_name -> railstore.control.v1.ObjectKey
-	47,  // 81: railstore.control.v1.DeleteReply.old:type_name -> railstore.control.v1.Placed
-	2,   // 82: railstore.control.v1.ListRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 83: railstore.control.v1.ListRequest.after:type_name -> railstore.control.v1.ObjectKey
-	46,  // 84: railstore.control.v1.ListReply.objects:type_name -> railstore.control.v1.Object
-	2,   // 85: railstore.control.v1.GarbageRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 86: railstore.control.v1.GarbageRequest.after:type_name -> railstore.control.v1.ObjectKey
-	47,  // 87: railstore.control.v1.GarbageReply.object:type_name -> railstore.control.v1.Placed
-	2,   // 88: railstore.control.v1.ForgetRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 89: railstore.control.v1.ForgetRequest.key:type_name -> railstore.control.v1.ObjectKey
-	2,   // 90: railstore.control.v1.ForgetShardRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 91: railstore.control.v1.ForgetShardRequest.key:type_name -> railstore.control.v1.ObjectKey
-	2,   // 92: railstore.control.v1.ExpireRequest.identity:type_name -> railstore.control.v1.Identity
-	2,   // 93: railstore.control.v1.LookupManyRequest.identity:type_name -> railstore.control.v1.Identity
-	43,  // 94: railstore.control.v1.LookupManyRequest.keys:type_name -> railstore.control.v1.ObjectKey
-	49,  // 95: railstore.control.v1.LookupManyReply.replies:type_name -> railstore.control.v1.LookupReply
-	1,   // 96: railstore.control.v1.Detail.Absent.state:type_name -> railstore.control.v1.State
-	43,  // 97: railstore.control.v1.Detail.Conflict.key:type_name -> railstore.control.v1.ObjectKey
-	28,  // 98: railstore.control.v1.WatchReply.Sync.peers:type_name -> railstore.control.v1.PeerView
-	12,  // 99: railstore.control.v1.WatchReply.Sync.offers:type_name -> railstore.control.v1.Offer
-	13,  // 100: railstore.control.v1.Control.Hello:input_type -> railstore.control.v1.HelloRequest
-	15,  // 101: railstore.control.v1.Control.Join:input_type -> railstore.control.v1.JoinRequest
-	17,  // 102: railstore.control.v1.Control.Heartbeat:input_type -> railstore.control.v1.HeartbeatRequest
-	19,  // 103: railstore.control.v1.Control.SetState:input_type -> railstore.control.v1.SetStateRequest
-	21,  // 104: railstore.control.v1.Control.Leave:input_type -> railstore.control.v1.LeaveRequest
-	23,  // 105: railstore.control.v1.Control.Publish:input_type -> railstore.control.v1.PublishRequest
-	25,  // 106: railstore.control.v1.Control.Fetch:input_type -> railstore.control.v1.FetchRequest
-	27,  // 107: railstore.control.v1.Control.Watch:input_type -> railstore.control.v1.WatchRequest
-	30,  // 108: railstore.control.v1.Control.Wait:input_type -> railstore.control.v1.WaitRequest
-	33,  // 109: railstore.control.v1.Control.Nodes:input_type -> railstore.control.v1.NodesRequest
-	35,  // 110: railstore.control.v1.Control.Arrive:input_type -> railstore.control.v1.ArriveRequest
-	37,  // 111: railstore.control.v1.Control.Withdraw:input_type -> railstore.control.v1.WithdrawRequest
-	39,  // 112: railstore.control.v1.Control.Stop:input_type -> railstore.control.v1.StopRequest
-	41,  // 113: railstore.control.v1.Control.Status:input_type -> railstore.control.v1.StatusRequest
-	48,  // 114: railstore.control.v1.Catalog.Lookup:input_type -> railstore.control.v1.LookupRequest
-	50,  // 115: railstore.control.v1.Catalog.Begin:input_type -> railstore.control.v1.BeginRequest
-	52,  // 116: railstore.control.v1.Catalog.Commit:input_type -> railstore.control.v1.CommitRequest
-	54,  // 117: railstore.control.v1.Catalog.Delete:input_type -> railstore.control.v1.DeleteRequest
-	56,  // 118: railstore.control.v1.Catalog.List:input_type -> railstore.control.v1.ListRequest
-	58,  // 119: railstore.control.v1.Catalog.Garbage:input_type -> railstore.control.v1.GarbageRequest
-	60,  // 120: railstore.control.v1.Catalog.Forget:input_type -> railstore.control.v1.ForgetRequest
-	62,  // 121: railstore.control.v1.Catalog.ForgetShard:input_type -> railstore.control.v1.ForgetShardRequest
-	64,  // 122: railstore.control.v1.Catalog.Expire:input_type -> railstore.control.v1.ExpireRequest
-	66,  // 123: railstore.control.v1.Catalog.LookupMany:input_type -> railstore.control.v1.LookupManyRequest
-	14,  // 124: railstore.control.v1.Control.Hello:output_type -> railstore.control.v1.HelloReply
-	16,  // 125: railstore.control.v1.Control.Join:output_type -> railstore.control.v1.JoinReply
-	18,  // 126: railstore.control.v1.Control.Heartbeat:output_type -> railstore.control.v1.HeartbeatReply
-	20,  // 127: railstore.control.v1.Control.SetState:output_type -> railstore.control.v1.SetStateReply
-	22,  // 128: railstore.control.v1.Control.Leave:output_type -> railstore.control.v1.LeaveReply
-	24,  // 129: railstore.control.v1.Control.Publish:output_type -> railstore.control.v1.PublishReply
-	26,  // 130: railstore.control.v1.Control.Fetch:output_type -> railstore.control.v1.FetchReply
-	29,  // 131: railstore.control.v1.Control.Watch:output_type -> railstore.control.v1.WatchReply
-	32,  // 132: railstore.control.v1.Control.Wait:output_type -> railstore.control.v1.WaitReply
-	34,  // 133: railstore.control.v1.Control.Nodes:output_type -> railstore.control.v1.NodesReply
-	36,  // 134: railstore.control.v1.Control.Arrive:output_type -> railstore.control.v1.ArriveReply
-	38,  // 135: railstore.control.v1.Control.Withdraw:output_type -> railstore.control.v1.WithdrawReply
-	40,  // 136: railstore.control.v1.Control.Stop:output_type -> railstore.control.v1.StopReply
-	42,  // 137: railstore.control.v1.Control.Status:output_type -> railstore.control.v1.StatusReply
-	49,  // 138: railstore.control.v1.Catalog.Lookup:output_type -> railstore.control.v1.LookupReply
-	51,  // 139: railstore.control.v1.Catalog.Begin:output_type -> railstore.control.v1.BeginReply
-	53,  // 140: railstore.control.v1.Catalog.Commit:output_type -> railstore.control.v1.CommitReply
-	55,  // 141: railstore.control.v1.Catalog.Delete:output_type -> railstore.control.v1.DeleteReply
-	57,  // 142: railstore.control.v1.Catalog.List:output_type -> railstore.control.v1.ListReply
-	59,  // 143: railstore.control.v1.Catalog.Garbage:output_type -> railstore.control.v1.GarbageReply
-	61,  // 144: railstore.control.v1.Catalog.Forget:output_type -> railstore.control.v1.ForgetReply
-	63,  // 145: railstore.control.v1.Catalog.ForgetShard:output_type -> railstore.control.v1.ForgetShardReply
-	65,  // 146: railstore.control.v1.Catalog.Expire:output_type -> railstore.control.v1.ExpireReply
-	67,  // 147: railstore.control.v1.Catalog.LookupMany:output_type -> railstore.control.v1.LookupManyReply
-	124, // [124:148] is the sub-list for method output_type
-	100, // [100:124] is the sub-list for method input_type
-	100, // [100:100] is the sub-list for extension type_name
-	100, // [100:100] is the sub-list for extension extendee
-	0,   // [0:100] is the sub-list for field type_name
+	50,  // 74: railstore.control.v1.LookupReply.shards:type_name -> railstore.control.v1.ShardRails
+	51,  // 75: railstore.control.v1.ShardRails.rails:type_name -> railstore.control.v1.ShardRail
+	2,   // 76: railstore.control.v1.BeginRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 77: railstore.control.v1.BeginRequest.key:type_name -> railstore.control.v1.ObjectKey
+	2,   // 78: railstore.control.v1.CommitRequest.identity:type_name -> railstore.control.v1.Identity
+	47,  // 79: railstore.control.v1.CommitRequest.object:type_name -> railstore.control.v1.Placed
+	47,  // 80: railstore.control.v1.CommitReply.old:type_name -> railstore.control.v1.Placed
+	2,   // 81: railstore.control.v1.DeleteRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 82: railstore.control.v1.DeleteRequest.key:type_name -> railstore.control.v1.ObjectKey
+	47,  // 83: railstore.control.v1.DeleteReply.old:type_name -> railstore.control.v1.Placed
+	2,   // 84: railstore.control.v1.ListRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 85: railstore.control.v1.ListRequest.after:type_name -> railstore.control.v1.ObjectKey
+	46,  // 86: railstore.control.v1.ListReply.objects:type_name -> railstore.control.v1.Object
+	2,   // 87: railstore.control.v1.GarbageRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 88: railstore.control.v1.GarbageRequest.after:type_name -> railstore.control.v1.ObjectKey
+	47,  // 89: railstore.control.v1.GarbageReply.object:type_name -> railstore.control.v1.Placed
+	2,   // 90: railstore.control.v1.ForgetRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 91: railstore.control.v1.ForgetRequest.key:type_name -> railstore.control.v1.ObjectKey
+	2,   // 92: railstore.control.v1.ForgetShardRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 93: railstore.control.v1.ForgetShardRequest.key:type_name -> railstore.control.v1.ObjectKey
+	2,   // 94: railstore.control.v1.ExpireRequest.identity:type_name -> railstore.control.v1.Identity
+	2,   // 95: railstore.control.v1.LookupManyRequest.identity:type_name -> railstore.control.v1.Identity
+	43,  // 96: railstore.control.v1.LookupManyRequest.keys:type_name -> railstore.control.v1.ObjectKey
+	49,  // 97: railstore.control.v1.LookupManyReply.replies:type_name -> railstore.control.v1.LookupReply
+	1,   // 98: railstore.control.v1.Detail.Absent.state:type_name -> railstore.control.v1.State
+	43,  // 99: railstore.control.v1.Detail.Conflict.key:type_name -> railstore.control.v1.ObjectKey
+	28,  // 100: railstore.control.v1.WatchReply.Sync.peers:type_name -> railstore.control.v1.PeerView
+	12,  // 101: railstore.control.v1.WatchReply.Sync.offers:type_name -> railstore.control.v1.Offer
+	13,  // 102: railstore.control.v1.Control.Hello:input_type -> railstore.control.v1.HelloRequest
+	15,  // 103: railstore.control.v1.Control.Join:input_type -> railstore.control.v1.JoinRequest
+	17,  // 104: railstore.control.v1.Control.Heartbeat:input_type -> railstore.control.v1.HeartbeatRequest
+	19,  // 105: railstore.control.v1.Control.SetState:input_type -> railstore.control.v1.SetStateRequest
+	21,  // 106: railstore.control.v1.Control.Leave:input_type -> railstore.control.v1.LeaveRequest
+	23,  // 107: railstore.control.v1.Control.Publish:input_type -> railstore.control.v1.PublishRequest
+	25,  // 108: railstore.control.v1.Control.Fetch:input_type -> railstore.control.v1.FetchRequest
+	27,  // 109: railstore.control.v1.Control.Watch:input_type -> railstore.control.v1.WatchRequest
+	30,  // 110: railstore.control.v1.Control.Wait:input_type -> railstore.control.v1.WaitRequest
+	33,  // 111: railstore.control.v1.Control.Nodes:input_type -> railstore.control.v1.NodesRequest
+	35,  // 112: railstore.control.v1.Control.Arrive:input_type -> railstore.control.v1.ArriveRequest
+	37,  // 113: railstore.control.v1.Control.Withdraw:input_type -> railstore.control.v1.WithdrawRequest
+	39,  // 114: railstore.control.v1.Control.Stop:input_type -> railstore.control.v1.StopRequest
+	41,  // 115: railstore.control.v1.Control.Status:input_type -> railstore.control.v1.StatusRequest
+	48,  // 116: railstore.control.v1.Catalog.Lookup:input_type -> railstore.control.v1.LookupRequest
+	52,  // 117: railstore.control.v1.Catalog.Begin:input_type -> railstore.control.v1.BeginRequest
+	54,  // 118: railstore.control.v1.Catalog.Commit:input_type -> railstore.control.v1.CommitRequest
+	56,  // 119: railstore.control.v1.Catalog.Delete:input_type -> railstore.control.v1.DeleteRequest
+	58,  // 120: railstore.control.v1.Catalog.List:input_type -> railstore.control.v1.ListRequest
+	60,  // 121: railstore.control.v1.Catalog.Garbage:input_type -> railstore.control.v1.GarbageRequest
+	62,  // 122: railstore.control.v1.Catalog.Forget:input_type -> railstore.control.v1.ForgetRequest
+	64,  // 123: railstore.control.v1.Catalog.ForgetShard:input_type -> railstore.control.v1.ForgetShardRequest
+	66,  // 124: railstore.control.v1.Catalog.Expire:input_type -> railstore.control.v1.ExpireRequest
+	68,  // 125: railstore.control.v1.Catalog.LookupMany:input_type -> railstore.control.v1.LookupManyRequest
+	14,  // 126: railstore.control.v1.Control.Hello:output_type -> railstore.control.v1.HelloReply
+	16,  // 127: railstore.control.v1.Control.Join:output_type -> railstore.control.v1.JoinReply
+	18,  // 128: railstore.control.v1.Control.Heartbeat:output_type -> railstore.control.v1.HeartbeatReply
+	20,  // 129: railstore.control.v1.Control.SetState:output_type -> railstore.control.v1.SetStateReply
+	22,  // 130: railstore.control.v1.Control.Leave:output_type -> railstore.control.v1.LeaveReply
+	24,  // 131: railstore.control.v1.Control.Publish:output_type -> railstore.control.v1.PublishReply
+	26,  // 132: railstore.control.v1.Control.Fetch:output_type -> railstore.control.v1.FetchReply
+	29,  // 133: railstore.control.v1.Control.Watch:output_type -> railstore.control.v1.WatchReply
+	32,  // 134: railstore.control.v1.Control.Wait:output_type -> railstore.control.v1.WaitReply
+	34,  // 135: railstore.control.v1.Control.Nodes:output_type -> railstore.control.v1.NodesReply
+	36,  // 136: railstore.control.v1.Control.Arrive:output_type -> railstore.control.v1.ArriveReply
+	38,  // 137: railstore.control.v1.Control.Withdraw:output_type -> railstore.control.v1.WithdrawReply
+	40,  // 138: railstore.control.v1.Control.Stop:output_type -> railstore.control.v1.StopReply
+	42,  // 139: railstore.control.v1.Control.Status:output_type -> railstore.control.v1.StatusReply
+	49,  // 140: railstore.control.v1.Catalog.Lookup:output_type -> railstore.control.v1.LookupReply
+	53,  // 141: railstore.control.v1.Catalog.Begin:output_type -> railstore.control.v1.BeginReply
+	55,  // 142: railstore.control.v1.Catalog.Commit:output_type -> railstore.control.v1.CommitReply
+	57,  // 143: railstore.control.v1.Catalog.Delete:output_type -> railstore.control.v1.DeleteReply
+	59,  // 144: railstore.control.v1.Catalog.List:output_type -> railstore.control.v1.ListReply
+	61,  // 145: railstore.control.v1.Catalog.Garbage:output_type -> railstore.control.v1.GarbageReply
+	63,  // 146: railstore.control.v1.Catalog.Forget:output_type -> railstore.control.v1.ForgetReply
+	65,  // 147: railstore.control.v1.Catalog.ForgetShard:output_type -> railstore.control.v1.ForgetShardReply
+	67,  // 148: railstore.control.v1.Catalog.Expire:output_type -> railstore.control.v1.ExpireReply
+	69,  // 149: railstore.control.v1.Catalog.LookupMany:output_type -> railstore.control.v1.LookupManyReply
+	126, // [126:150] is the sub-list for method output_type
+	102, // [102:126] is the sub-list for method input_type
+	102, // [102:102] is the sub-list for extension type_name
+	102, // [102:102] is the sub-list for extension extendee
+	0,   // [0:102] is the sub-list for field type_name
 }
 
 func init() { file_control_proto_init() }
@@ -5521,7 +5667,7 @@ func file_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_proto_rawDesc), len(file_control_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   74,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
