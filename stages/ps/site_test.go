@@ -92,7 +92,7 @@ func newSite(tb testing.TB, w where, change func(*deploy.Deployment)) *site {
 		h := deploy.Host{Name: name}
 		for r := range w.rails {
 			h.Rails = append(h.Rails, deploy.Rail{Name: names[r], Fabric: "f" + names[r], Device: w.device(r, n), Port: 1, Weight: 1,
-				HopLimit: 64, Timeout: 10, RetryCount: 7, RNRRetry: 7})
+				HopLimit: 64, Timeout: 16, RetryCount: 7, RNRRetry: 7})
 		}
 		return h
 	}
