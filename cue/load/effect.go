@@ -10,7 +10,6 @@ import (
 // only that value has no effect. An entry goes when its code comes.
 var without = []struct{ pattern, value, then string }{
 	{"jobs", "", "there is no `rs run` yet; use `rs read`"},
-	{"profile", "", "no process writes profiles yet"},
 	{"retry.hedgeAfter", "", "no request is sent twice"},
 	{"control.store", "etcd", "only bbolt and memory are there yet"},
 	{"control.endpoints", "", "the etcd store is not there yet"},

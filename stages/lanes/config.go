@@ -35,7 +35,7 @@ func ConfigOf(ctx context.Context, d *deploy.Deployment) (lane.Config, error) {
 		Notify: n, Spin: d.Lanes.Spin.D(), WaitTimeout: d.Lanes.WaitTimeout.D(),
 		TouchAfter: d.Health.TouchAfter.D(), TouchEvery: d.Health.TouchAfter.D(), TouchTimeout: d.Health.TouchTimeout.D(),
 		HarvestEvery: d.Lanes.CQHarvestInterval.D(), ProbeAfter: d.Health.ProbeAfter.D(), ProbeEvery: d.Health.ProbeInterval.D(),
-		MaxSGE: gather, Counters: new(lane.Counters), Events: func(e lane.Event) { emit(ctx, e, "") },
+		MaxSGE: gather, Profile: d.Profile.Enabled, Counters: new(lane.Counters), Events: func(e lane.Event) { emit(ctx, e, "") },
 	}
 	// What is 0 in a recipe is off, which is negative here.
 	for _, t := range []*time.Duration{&c.Spin, &c.TouchAfter, &c.TouchTimeout, &c.HarvestEvery, &c.ProbeAfter} {

@@ -43,6 +43,7 @@ type Process struct {
 type Admin struct {
 	Process     Process
 	Lanes       func() any
+	Profile     func() any
 	Faults      func(rail string) (any, error)
 	AddFault    func(rail string, fault []byte) (any, error) // no rail: all that can
 	ClearFaults func(rail string, ids []int) (any, error)    // no rail: all; no ids: all
@@ -198,6 +199,9 @@ func (a Admin) routes() http.Handler {
 	mux.HandleFunc("GET /v1/process", func(w http.ResponseWriter, _ *http.Request) { reply(w, a.Process, nil) })
 	if a.Lanes != nil {
 		mux.HandleFunc("GET /v1/lanes", func(w http.ResponseWriter, _ *http.Request) { reply(w, a.Lanes(), nil) })
+	}
+	if a.Profile != nil {
+		mux.HandleFunc("GET /v1/profile", func(w http.ResponseWriter, _ *http.Request) { reply(w, a.Profile(), nil) })
 	}
 	if a.Faults != nil {
 		mux.HandleFunc("GET /v1/faults", func(w http.ResponseWriter, r *http.Request) {

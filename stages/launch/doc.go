@@ -35,7 +35,7 @@
 // from functions that it gives to OpenAdmin: this package knows no lanes. Nobody who
 // asks can make it grow: connections, headers, bodies and times are bounded.
 //
-// Owns: the state folder, shard processes, Up, Down, Status, events and logs as
+// Owns: the state folder, shard processes, Up, Down, Status, events, profiles and logs as
 // files, admin sockets, and Failure, the form in which an error leaves a shard process.
 // Imports: pipeline, cue/deploy, verbs, ctrl, stages/rail and golang.org/x/sys/unix.
 // Goroutines: Up's control poller, which Up waits for; a timer of an EventLog, which

@@ -50,6 +50,7 @@ type serviceCounters struct {
 	direct, fallback                   atomic.Uint64
 	bad, failed, repeated              atomic.Uint64
 	getNS, batchGetNS, gatherNS, setNS atomic.Uint64
+	zeroNS, copyNS                     atomic.Uint64
 }
 
 // ServiceStats are counts since the start.
@@ -68,7 +69,9 @@ type ServiceStats struct {
 
 	// With Measure only.
 	HandleGetNS uint64 `json:"handle_get_ns"`
-	BatchGetNS  uint64 `json:"get_batch_get_ns"` // lookup, zero fill and copy of staging_copy
+	BatchGetNS  uint64 `json:"get_batch_get_ns"` // lookup of staging_copy
+	ZeroFillNS  uint64 `json:"get_zero_fill_ns"` // its missing rows
+	RowCopyNS   uint64 `json:"get_row_copy_ns"`  // and those that are there
 	GatherNS    uint64 `json:"get_gather_ns"`    // lookup and transfer of direct_sg
 	HandleSetNS uint64 `json:"handle_put_update_ns"`
 }
@@ -106,7 +109,8 @@ func (s *Service) Stats() ServiceStats {
 	c := &s.count
 	return ServiceStats{Gets: c.gets.Load(), Puts: c.puts.Load(), Updates: c.updates.Load(), Others: c.others.Load(), Keys: c.keys.Load(),
 		MissingRows: c.missing.Load(), DirectSG: c.direct.Load(), Fallbacks: c.fallback.Load(), Bad: c.bad.Load(), Failed: c.failed.Load(),
-		Repeated: c.repeated.Load(), HandleGetNS: c.getNS.Load(), BatchGetNS: c.batchGetNS.Load(), GatherNS: c.gatherNS.Load(), HandleSetNS: c.setNS.Load()}
+		Repeated: c.repeated.Load(), HandleGetNS: c.getNS.Load(), BatchGetNS: c.batchGetNS.Load(),
+		ZeroFillNS: c.zeroNS.Load(), RowCopyNS: c.copyNS.Load(), GatherNS: c.gatherNS.Load(), HandleSetNS: c.setNS.Load()}
 }
 
 // Sort gives a lane.AcceptorConfig's Sort for a shard. GETs that are copied and EXISTS are

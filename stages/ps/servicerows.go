@@ -84,20 +84,31 @@ func (s *Service) get(x exchange, w *work, rest []byte) (int, error) {
 	if uint64(responseHeader+bits)+rows > uint64(len(out)) {
 		return 0, fmt.Errorf("%w: %d rows of %d floats are %d bytes, there is room for %d", ErrTooLarge, len(keys), r.dim, rows, len(out)-responseHeader-bits)
 	}
-	since := s.now()
 	dst := asFloats(out[responseHeader+bits:][:rows])
-	rsp.count, err = t.Get(keys, dst, w.found)
+	rsp.count, err = s.copyRows(t, keys, dst, w.found)
 	if err != nil {
 		if t, err = s.again(r, t, err); err != nil {
 			return 0, err
 		}
-		if rsp.count, err = t.Get(keys, dst, w.found); err != nil {
+		if rsp.count, err = s.copyRows(t, keys, dst, w.found); err != nil {
 			return 0, err
 		}
 	}
-	s.lap(&s.count.batchGetNS, since)
 	s.answerGet(&rsp, w, out, head)
 	return responseHeader + bits + int(rows), nil
+}
+
+// copyRows is the table's Get, measured if that is wanted.
+func (s *Service) copyRows(t *table.Table, keys []uint64, dst []float32, found []uint64) (n int, err error) {
+	if !s.cfg.Measure {
+		return t.Get(keys, dst, found)
+	}
+	var times table.GetTimes
+	n, err = t.GetTimed(keys, dst, found, &times)
+	s.count.batchGetNS.Add(uint64(times.Lookup))
+	s.count.zeroNS.Add(uint64(times.ZeroFill))
+	s.count.copyNS.Add(uint64(times.RowCopy))
+	return n, err
 }
 
 func (s *Service) answerGet(rsp *response, w *work, out, bits []byte) {

@@ -40,6 +40,7 @@ type Counters struct {
 	CompleteResponseNS atomic.Uint64
 	HandleNS           atomic.Uint64
 	DrainResponse      atomic.Uint64 // answers that had to wait for room in the send queue
+	DrainResponseNS    atomic.Uint64 // that none of a lane's found any
 	ResponseBatches    atomic.Uint64 // posts that answers went out with
 	InvalidDescriptor  atomic.Uint64 // answered with StatusInvalid or StatusTooLarge before the handler
 	WrongShard         atomic.Uint64
@@ -120,7 +121,8 @@ func (c *Counters) Fields() map[string]float64 {
 		"cqe_local_error": &c.LocalErrors, "cqe_other": &c.OtherErrors,
 		"drain_pending_submit_count": &c.DrainSubmit, "drain_pending_submit_ns": &c.DrainSubmitNS,
 		"ready_slots": &c.ReadySlots, "complete_response_count": &c.CompleteResponse, "complete_response_ns": &c.CompleteResponseNS,
-		"handle_ns": &c.HandleNS, "drain_pending_response_count": &c.DrainResponse, "response_batches": &c.ResponseBatches,
+		"handle_ns": &c.HandleNS, "drain_pending_response_count": &c.DrainResponse, "drain_pending_response_ns": &c.DrainResponseNS,
+		"response_batches":   &c.ResponseBatches,
 		"invalid_descriptor": &c.InvalidDescriptor, "wrong_shard": &c.WrongShard, "stale_words": &c.StaleWords, "replays": &c.Replays,
 		"duplicate_skips": &c.Duplicates, "bad_immediates": &c.BadImmediates, "settled": &c.Settled,
 		"handler_exceptions": &c.HandlerExceptions, "get_payload_dropped_stale": &c.DroppedStale,

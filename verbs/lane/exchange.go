@@ -176,7 +176,10 @@ func (sl *ServerLane) flushLocked() {
 		}
 		return
 	}
-	sl.stuck = time.Time{}
+	if !sl.stuck.IsZero() {
+		lap(&sl.count.DrainResponseNS, sl.stuck)
+		sl.stuck = time.Time{}
+	}
 	watch := stopwatch(sl.cfg.Profile)
 	wrs, sges := sl.wrs[:0], sl.sges[:0]
 	rkey := sl.peer.Slots.RKey

@@ -13,6 +13,7 @@ import (
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/lanes"
 	"github.com/railstore/railstore/stages/launch"
+	"github.com/railstore/railstore/stages/ps"
 	"github.com/railstore/railstore/stages/rail"
 	"github.com/railstore/railstore/verbs/lane"
 )
@@ -28,6 +29,7 @@ type observed struct {
 	lanes      func() []lanes.LaneStatus
 	devices    *devices
 	events     *eventCounts
+	tables     func() ps.ServiceStats // of a shard; nil: of a client
 }
 
 // observe opens the process's admin socket, and the address for scraping that the
@@ -36,7 +38,7 @@ func (o *observed) observe(ctx context.Context, scope *pipeline.Scope, f launch.
 	o.process.PID, o.process.Started, o.process.Version = os.Getpid(), time.Now().UTC(), buildInfo().Version
 	metrics := o.metricsHandler()
 	s, err := f.OpenAdmin(ctx, launch.Admin{
-		Process: o.process, Lanes: func() any { return orEmpty(o.lanes()) },
+		Process: o.process, Lanes: func() any { return orEmpty(o.lanes()) }, Profile: func() any { return o.profile() },
 		Faults: o.devices.faults, AddFault: o.devices.addFault, ClearFaults: o.devices.clearFaults,
 		Metrics: metrics,
 	})
@@ -47,6 +49,7 @@ func (o *observed) observe(ctx context.Context, scope *pipeline.Scope, f launch.
 	} else {
 		scope.DeferClose("admin socket", s.Close)
 	}
+	o.startProfile(ctx, scope, f)
 	sh, ok := o.deployment.Shard(o.process.Shard)
 	if !ok || sh.Metrics.Port == 0 {
 		return nil

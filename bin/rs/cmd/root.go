@@ -78,6 +78,7 @@ Examples:
 			a.eventsCommand(),
 			a.logsCommand(),
 			a.metricsCommand(),
+			a.profileCommand(),
 			a.faultCommand(),
 			a.downCommand(),
 			a.putCommand(),

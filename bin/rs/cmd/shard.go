@@ -61,7 +61,8 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	if err != nil {
 		return pipeline.Wrap(err, pipeline.LayerStorage, "serve", at)
 	}
-	if _, err := r.startTables(scope, sh, set, router); err != nil {
+	tables, err := r.startTables(scope, sh, set, router)
+	if err != nil {
 		return err
 	}
 	sort, pools := ps.Sort(d.Server.GetWorkers)
@@ -75,7 +76,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	if err := client.SetReport(server.Report); err != nil {
 		return err
 	}
-	o := observed{deployment: d, set: set, control: client, counters: cfg.Counters, lanes: server.Status, devices: devs, events: r.events,
+	o := observed{deployment: d, set: set, control: client, counters: cfg.Counters, lanes: server.Status, devices: devs, events: r.events, tables: tables.Stats,
 		process: launch.Process{ID: string(ctrl.ShardID(r.shard)), Shard: r.shard, Host: sh.Host, Command: "serve"}}
 	if err := o.observe(ctx, scope, r.folder); err != nil {
 		return err
