@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"sync"
@@ -48,6 +49,8 @@ type Admin struct {
 	AddFault    func(rail string, fault []byte) (any, error) // no rail: all that can
 	ClearFaults func(rail string, ids []int) (any, error)    // no rail: all; no ids: all
 	Metrics     http.Handler
+	// More are answers by pattern, as in "GET /v1/directories".
+	More map[string]func(q url.Values, body []byte) (any, error)
 }
 
 // AdminServer answers on the socket until Close.
@@ -232,6 +235,17 @@ func (a Admin) routes() http.Handler {
 				ids = append(ids, n)
 			}
 			v, err := a.ClearFaults(r.URL.Query().Get("rail"), ids)
+			reply(w, v, err)
+		})
+	}
+	for pattern, call := range a.More {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			b, err := io.ReadAll(r.Body)
+			if err != nil {
+				replyError(w, pipeline.Errorf(pipeline.LayerUsage, "admin", pipeline.Nowhere, "request: %w", err))
+				return
+			}
+			v, err := call(r.URL.Query(), b)
 			reply(w, v, err)
 		})
 	}

@@ -67,7 +67,7 @@ type mount struct {
 func (d *directory) mountIt(known string) (_ *mount, err error) {
 	fsys, err := d.open(d.path, known == "")
 	if errors.Is(err, fs.ErrNotExist) && known != "" {
-		return nil, fmt.Errorf("%w: %s is gone, and it was %v (id %s) when the shard ran last: is its file system mounted?: %w", ErrIO, d.path, d.want, known, err)
+		return nil, awayError{fmt.Errorf("%w: %s is gone, and it was %v (id %s) when the shard ran last: is its file system mounted?: %w", ErrIO, d.path, d.want, known, err)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: open object directory %s: %w", ErrIO, d.path, err)

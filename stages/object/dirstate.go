@@ -60,6 +60,12 @@ func isBroken(err error) bool {
 // errAway is a directory that is not where it was.
 var errAway = errors.New("it is not there any more")
 
+// awayError is errAway in the words of another error.
+type awayError struct{ error }
+
+func (e awayError) Is(target error) bool { return target == errAway }
+func (e awayError) Unwrap() error        { return e.error }
+
 // err is why the directory takes no stripes, or nil.
 func (h *dirHealth) err(d *directory) error {
 	h.mu.Lock()

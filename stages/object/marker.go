@@ -99,7 +99,7 @@ func (d *directory) judge(raw []byte, known string) (marker, error) {
 // the shard ran last: then its file system is not mounted.
 func (d *directory) createMarker(m *mount, known string) error {
 	if known != "" {
-		return fmt.Errorf("%w: %s has no %s, and it was %v (id %s) when the shard ran last: is its file system mounted?", ErrIO, d.path, markerName, d.want, known)
+		return awayError{fmt.Errorf("%w: %s has no %s, and it was %v (id %s) when the shard ran last: is its file system mounted?", ErrIO, d.path, markerName, d.want, known)}
 	}
 	ents, err := m.list(".")
 	if err != nil {

@@ -19,12 +19,13 @@ const (
 type Live struct {
 	handles map[string]bool   // of current generations and of garbage
 	current map[string]uint64 // generation by the digest of the key
+	keys    map[string]Key    // of current generations, by handle
 }
 
 // LiveOf asks the catalog for all generations. For Store.Sweep it must be asked
 // after the files were listed.
 func LiveOf(ctx context.Context, c Catalog) (*Live, error) {
-	l := &Live{handles: map[string]bool{}, current: map[string]uint64{}}
+	l := &Live{handles: map[string]bool{}, current: map[string]uint64{}, keys: map[string]Key{}}
 	q := ctrl.ListQuery{Over: true} // what is over keeps its stripes until it is taken out
 	for more := true; more; {
 		var os []Object
@@ -34,6 +35,7 @@ func LiveOf(ctx context.Context, c Catalog) (*Live, error) {
 		}
 		for i := range os {
 			l.handles[os[i].Handle] = true
+			l.keys[os[i].Handle] = os[i].Key
 			l.current[keyDigest(os[i].Key)] = os[i].Generation
 			q.After = os[i].Key
 		}

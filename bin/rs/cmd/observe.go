@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"sync"
@@ -21,6 +22,7 @@ import (
 // observed is what a process with rails shows of itself: its lanes, faults and
 // metrics. Nothing of it costs anything until somebody asks.
 type observed struct {
+	more       map[string]func(url.Values, []byte) (any, error) // answers of the admin socket
 	deployment *deploy.Deployment
 	process    launch.Process
 	set        *rail.Set
@@ -41,6 +43,7 @@ func (o *observed) observe(ctx context.Context, scope *pipeline.Scope, f launch.
 		Process: o.process, Lanes: func() any { return orEmpty(o.lanes()) }, Profile: func() any { return o.profile() },
 		Faults: o.devices.faults, AddFault: o.devices.addFault, ClearFaults: o.devices.clearFaults,
 		Metrics: metrics,
+		More:    o.more,
 	})
 	if err != nil {
 		// A process that cannot be looked at, as on a file system without sockets,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/stages/object"
 )
@@ -17,7 +18,23 @@ const (
 	flagRails  = "rails"
 	flagStripe = "stripe"
 	flagHost   = "host"
+	flagTTL    = "ttl"
+
+	flagIfGeneration = "if-generation"
 )
+
+func ifGenerationFlag() cli.Flag {
+	return &cli.Uint64Flag{Name: flagIfGeneration, HideDefault: true, Usage: "fail unless the object is this `GENERATION`"}
+}
+
+// ifGeneration is the generation that the flag names, 0 without it.
+func ifGeneration(c *cli.Command) (uint64, error) {
+	n := c.Uint64(flagIfGeneration)
+	if c.IsSet(flagIfGeneration) && (n == 0 || n == ctrl.AnyOlder) {
+		return 0, usagef("--%s %d: generations begin with 1", flagIfGeneration, n)
+	}
+	return n, nil
+}
 
 func railsFlag() cli.Flag {
 	return &cli.StringFlag{Name: flagRails, Usage: "only these `RAILS`, names separated by commas (default: all of the host)"}
@@ -38,17 +55,21 @@ func (a *app) putCommand() *cli.Command {
 		ArgsUsage: "NAMESPACE/OBJECT FILE",
 		Description: `Every stripe is durable on its shard before the object changes; until then, and
 when anything fails, readers see what was there before. FILE must be a regular
-file. Sizes are bytes: with an i in the unit powers of 1024 (64KiB, 4MiB),
+file. With --ttl the object is there for so long, by the clock of the control
+plane, and reads as absent afterwards. Sizes are bytes: with an i in the unit powers of 1024 (64KiB, 4MiB),
 without one of 1000 (64KB, 1M).
 
 Examples:
    rs put kv/layer0 big.bin
    rs put --if-absent kv/layer1 big.bin
+   rs put --if-generation 3 --ttl 1h kv/layer1 big.bin
    rs put --stripe 1MiB --rails rail0 kv/layer2 big.bin`,
 		Flags: []cli.Flag{
 			deploymentFlag(), hostFlag(), railsFlag(), connectFlag(),
 			&cli.StringFlag{Name: flagStripe, Usage: "`SIZE` of a stripe (default: the deployment's objects.stripeBytes)"},
 			&cli.BoolFlag{Name: "if-absent", Usage: "fail if the object exists"},
+			ifGenerationFlag(),
+			&cli.DurationFlag{Name: flagTTL, Usage: "`TIME` for which the object is there (default: for ever)"},
 		},
 		Action: a.put,
 	}
@@ -63,7 +84,16 @@ func (a *app) put(ctx context.Context, c *cli.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	opt := object.PutOptions{IfAbsent: c.Bool("if-absent")}
+	opt := object.PutOptions{IfAbsent: c.Bool("if-absent"), TTL: c.Duration(flagTTL)}
+	if opt.IfGeneration, err = ifGeneration(c); err != nil {
+		return err
+	}
+	if opt.IfAbsent && opt.IfGeneration != 0 {
+		return usagef("%s: both --if-absent and --%s", c.FullName(), flagIfGeneration)
+	}
+	if c.IsSet(flagTTL) && (opt.TTL < ctrl.MinTTL || opt.TTL > ctrl.MaxTTL) {
+		return usagef("--%s %v: want a time from %v to %v", flagTTL, opt.TTL, ctrl.MinTTL, ctrl.MaxTTL)
+	}
 	if s := c.String(flagStripe); s != "" {
 		n, err := deploy.ParseSize(s)
 		if err != nil || n == 0 {
@@ -100,6 +130,9 @@ func (a *app) put(ctx context.Context, c *cli.Command) (err error) {
 	a.printf("%s generation %d: %s in %d stripes of %s, xxh3 %s, %s, %s\n", key, rep.Generation, bytesText(rep.Bytes),
 		rep.Stripes, size(rep.StripeBytes), rep.XXH3, seconds(rep.Seconds), rate(rep.BytesPerSecond))
 	a.printRails(rep.Rails)
+	if rep.MovedStripes > 0 {
+		a.progress("%d stripes went to another directory of their shard than planned; rs status shows which one is out or full", rep.MovedStripes)
+	}
 	if rep.LeftStripes > 0 {
 		a.progress("%d stripes of generation %d could not be removed yet; they are kept as garbage", rep.LeftStripes, rep.Replaced)
 	}

@@ -18,8 +18,9 @@ func (a *app) rmCommand() *cli.Command {
 cannot be removed now are kept as garbage and removed later.
 
 Examples:
-   rs rm kv/layer0`,
-		Flags:  []cli.Flag{deploymentFlag(), hostFlag(), connectFlag()},
+   rs rm kv/layer0
+   rs rm --if-generation 3 kv/layer0`,
+		Flags:  []cli.Flag{deploymentFlag(), hostFlag(), connectFlag(), ifGenerationFlag()},
 		Action: a.rm,
 	}
 }
@@ -35,6 +36,15 @@ func (a *app) rm(ctx context.Context, c *cli.Command) (err error) {
 			return err
 		}
 	}
+	generation, err := ifGeneration(c)
+	if err != nil {
+		return err
+	}
+	if generation == 0 {
+		generation = object.AnyOlder
+	} else if len(keys) > 1 {
+		return usagef("%s: --%s is about one object", c.FullName(), flagIfGeneration)
+	}
 	ctx, w, done, err := a.openSession(ctx, c, nil)
 	if err != nil {
 		return err
@@ -42,7 +52,7 @@ func (a *app) rm(ctx context.Context, c *cli.Command) (err error) {
 	defer func() { err = joinClose(err, done) }()
 	var errs []error
 	for _, key := range keys {
-		rep, err := w.Remove(ctx, key)
+		rep, err := w.RemoveIf(ctx, key, generation)
 		if err != nil {
 			errs = append(errs, err) // the others can go all the same
 			if ctx.Err() != nil {

@@ -86,6 +86,7 @@ Examples:
 			a.lsCommand(),
 			a.statCommand(),
 			a.rmCommand(),
+			a.scrubCommand(),
 			a.tableCommand(),
 			a.benchCommand(),
 			a.versionCommand(),

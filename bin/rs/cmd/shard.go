@@ -78,6 +78,9 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	}
 	o := observed{deployment: d, set: set, control: client, counters: cfg.Counters, lanes: server.Status, devices: devs, events: r.events, tables: tables.Stats,
 		process: launch.Process{ID: string(ctrl.ShardID(r.shard)), Shard: r.shard, Host: sh.Host, Command: "serve"}}
+	scrubber := object.NewScrubber(ctx, store, client)
+	scope.DeferClose("scrubber", scrubber.Close)
+	o.more = objectCalls(store, scrubber)
 	if err := o.observe(ctx, scope, r.folder); err != nil {
 		return err
 	}

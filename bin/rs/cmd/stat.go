@@ -55,6 +55,9 @@ func (a *app) stat(ctx context.Context, c *cli.Command) error {
 	}
 	a.printf("object      %s\nsize        %s\n", key, bytesText(o.Size))
 	a.printf("generation  %d\nxxh3        %s\ncreated     %s\n", o.Generation, o.XXH3, o.Created.Local().Format(time.DateTime))
+	if !o.Expires.IsZero() {
+		a.printf("expires     %s\n", expiry(o.Expires))
+	}
 	a.printf("stripes     %d of %s\nplacement   %s, epoch %d, layout %s\n", o.Stripes(), size(o.StripeBytes), o.Placement.Policy, o.Placement.Epoch, o.Placement.LayoutHash)
 	if !c.Bool(flagVerbose) || len(o.Placement.Stripes) == 0 {
 		return nil

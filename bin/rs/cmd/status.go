@@ -82,6 +82,9 @@ func (a *app) showStatus(ctx context.Context, c *cli.Command, f launch.Folder) (
 	if err := res.lookAtLanes(ctx, f, c.Bool("lanes")); err != nil {
 		return nil, err
 	}
+	if err := res.lookAtDirectories(ctx, f); err != nil {
+		return nil, err
+	}
 	if a.json {
 		return res, a.printJSON(res)
 	}
@@ -90,6 +93,7 @@ func (a *app) showStatus(ctx context.Context, c *cli.Command, f launch.Folder) (
 	}
 	a.printStatus(st)
 	a.printLanes(res)
+	a.printDirectories(res)
 	if c.Bool("watch") {
 		a.printf("\n")
 	}

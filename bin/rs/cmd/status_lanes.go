@@ -9,6 +9,7 @@ import (
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/stages/lanes"
 	"github.com/railstore/railstore/stages/launch"
+	"github.com/railstore/railstore/stages/object"
 )
 
 // statusResult is a status with what only the processes themselves know.
@@ -17,6 +18,8 @@ type statusResult struct {
 	// Reasons are of the lanes that are not active, by process and state.
 	Reasons []laneReason `json:"lane_reasons"`
 	Lanes   []laneRow    `json:"lanes,omitempty"` // with --lanes
+	// Directories are those of the shards that answer.
+	Directories []object.DirectoryStatus `json:"directories"`
 }
 
 // laneReason is why a process's lanes are in a state.
