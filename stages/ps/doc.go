@@ -48,8 +48,11 @@
 //
 // Owns: Service, Slabs, Client, Table, Handle, Prefetch, Session, Op, ShardOf, the slot protocol.
 // Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail, stages/lanes, stages/table.
-// Goroutines: none of its own but those of calls for all shards at once, which are waited
-// for. Requests are served on the goroutines of the lanes' acceptor.
-// Locks: Client.mu (free batches, cached tables), pieces.mu, Op.mu, Slabs.mu and fence.mu are
-// leaves; none is held over a call of a lane. Slabs.mu is taken under the table store's lock.
+// Goroutines: at a shard one for each SAVE or LOAD, which Service.Close waits for. At a
+// client those of calls to all shards at once, which are waited for. Requests are served
+// on the goroutines of the lanes' poller and acceptor.
+// Locks: Op.connecting is held while a session is opened and closed. Client.mu (free
+// batches, tables), Staging.mu, Service.mu, Op.mu, Slabs.mu and fence.mu are leaves, but
+// for Service.mu, under which the store's own lock of its tables is taken; none is held
+// over a call of a lane. Slabs.mu is taken under the table store's lock.
 package ps
