@@ -161,6 +161,7 @@ func TestReadersAndWriters(t *testing.T) {
 				})
 			}
 			work.Wait()
+			checkIndex(t, tb)
 			if st := tb.Stats(); st.Segments <= 1<<firstDepth {
 				t.Errorf("the index did not grow: %+v", st)
 			}
@@ -262,6 +263,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 					t.Fatalf("key %d, element %d: %v after %v updates", i/dim, i%dim, f, want)
 				}
 			}
+			checkIndex(t, tb)
 			if want := hot + workers*rounds*40; tb.Len() != want {
 				t.Errorf("%d rows, want %d", tb.Len(), want)
 			}
@@ -306,6 +308,62 @@ func TestWritersGrowTheIndex(t *testing.T) {
 		if err := tb.Clear(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestKeysStayFound: keys that are not deleted are found at every moment, while others
+// come and go, so that the segments with them are written anew all the time.
+func TestKeysStayFound(t *testing.T) {
+	for name, memory := range memories {
+		t.Run(name, func(t *testing.T) {
+			const stable, dim = 1500, 2
+			s := openTest(t, Config{Memory: memory()})
+			s.indexMemory = memory()
+			tb := mustInit(t, s, Spec{Name: "t", Dim: dim})
+			keys := sequence(0, stable)
+			mustPut(t, tb, keys, rowsOf(keys, dim, func(k uint64) float32 { return float32(k + 1) }))
+			stop := make(chan struct{})
+			var work conc.WaitGroup
+			for range 3 {
+				work.Go(func() {
+					rows := make([]float32, stable*dim)
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						if n, err := tb.Get(keys, rows, nil); n != stable || err != nil {
+							t.Errorf("%d of %d keys are found: %v", n, stable, err)
+							return
+						}
+						for i, f := range rows {
+							if f != float32(i/dim+1) {
+								t.Errorf("key %d has %v", i/dim, f)
+								return
+							}
+						}
+						if n, err := tb.Exists(keys, nil); n != stable || err != nil {
+							t.Errorf("%d of %d keys exist: %v", n, stable, err)
+							return
+						}
+					}
+				})
+			}
+			rounds := 400
+			if testing.Short() || raceEnabled {
+				rounds = 40
+			}
+			for i := range rounds {
+				others := sequence(stable+i*4000, 4000)
+				mustPut(t, tb, others, make([]float32, len(others)*dim))
+				if _, err := tb.Delete(others); err != nil {
+					t.Fatal(err)
+				}
+			}
+			close(stop)
+			work.Wait()
+		})
 	}
 }
 

@@ -171,6 +171,7 @@ func TestModel(t *testing.T) {
 				}
 			},
 		})
+		checkIndex(rt, tb)
 		if pin != nil {
 			pin.Unpin()
 		}

@@ -519,6 +519,13 @@ func TestTwoSavesAtOnce(t *testing.T) {
 	if err := claim(f, path+tempSuffix); !errors.Is(err, ErrSaving) {
 		t.Error(err)
 	}
+	// And the same when a third save has made a temporary file since.
+	if err := os.WriteFile(path+tempSuffix, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := claim(f, path+tempSuffix); !errors.Is(err, ErrSaving) {
+		t.Error(err)
+	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "complete" {
 		t.Errorf("the complete file has %q, %v", b, err)
 	}
