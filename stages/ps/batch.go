@@ -3,6 +3,7 @@ package ps
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -338,6 +339,9 @@ func (b *batch) collect(ctx context.Context) {
 	}
 	if err == nil {
 		err = k.err
+		if err != nil && errors.Is(err, ErrBusy) && over(ctx) {
+			err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // the shard noticed it first
+		}
 	}
 	if err != nil {
 		k.fail(err)
@@ -345,6 +349,12 @@ func (b *batch) collect(ctx context.Context) {
 		k.state = chunkDone
 	}
 	k.release()
+}
+
+// over reports that the time of ctx has passed, also when ctx itself does not know yet.
+func over(ctx context.Context) bool {
+	d, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(d)
 }
 
 // finish sees a batch to its end. The slices of the caller are not used afterwards.

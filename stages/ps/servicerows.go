@@ -32,6 +32,13 @@ func (s *Service) tableOf(r *request) (*table.Table, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t.Spec().Dim != r.dim && s.cfg.Store.Table(t.Spec().Name) != t {
+		// It was dropped, and its name may be that of another one now.
+		s.forget(t)
+		if t, err = s.table(r); err != nil {
+			return nil, err
+		}
+	}
 	if d := t.Spec().Dim; r.dim != d {
 		return nil, fmt.Errorf("%w: rows of table %q have %d floats, the request says %d", ErrShape, r.name[:r.nameLen], d, r.dim)
 	}
@@ -157,14 +164,17 @@ func (s *Service) gather(x exchange, w *work, t *table.Table, keys []uint64, byt
 		}
 	}
 	if err := x.Write(x.Context(), w.sges, r.memory); err != nil {
-		return 0, transferFailed(err)
+		return 0, transferFailed(x, err)
 	}
 	return len(keys) - missing, nil
 }
 
 // transferFailed names a failed transfer. The client rarely hears of it: it gave up, or
 // its QP is gone as well.
-func transferFailed(err error) error {
+func transferFailed(x exchange, err error) error {
+	if x.Context().Err() != nil {
+		return fmt.Errorf("%w: the caller's time was over: %w", ErrBusy, err)
+	}
 	return fmt.Errorf("%w: transfer with the client's memory: %w", ErrInternal, err)
 }
 
@@ -204,7 +214,7 @@ func (s *Service) change(x exchange, w *work, rest []byte) (int, error) {
 		}
 		w.sges = span.SGEs(w.sges[:0], 0, rows)
 		if err := x.Read(x.Context(), w.sges, verbs.RemoteRegion{Addr: r.memory.Addr, Length: rows, RKey: r.memory.RKey}); err != nil {
-			return 0, transferFailed(err)
+			return 0, transferFailed(x, err)
 		}
 		from = b.region.Bytes()[:rows]
 	}
