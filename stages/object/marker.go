@@ -131,6 +131,9 @@ func (d *directory) createMarker(m *mount, known string) error {
 		if err = both(err, f.close()); err != nil {
 			return err
 		}
+		if err := d.at("marker"); err != nil {
+			return err
+		}
 		if err := m.rename(tmp, markerName); err != nil {
 			return err
 		}

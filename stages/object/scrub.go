@@ -13,9 +13,12 @@ import (
 
 // ScrubOptions of one scrub.
 type ScrubOptions struct {
-	Fix   bool          // remove orphans and garbage; damage cannot be mended
-	Quick bool          // files and trailers only, not the data
-	Grace time.Duration // orphans that are younger may belong to a put under way; 0: SweepGrace
+	Fix bool // remove orphans and garbage; damage cannot be mended
+	// Doubted removes also old orphans of a shard of which the catalog knows nothing at
+	// all, as an empty catalog in the place of a lost one would.
+	Doubted bool
+	Quick   bool          // files and trailers only, not the data
+	Grace   time.Duration // orphans that are younger may belong to a put under way; 0: SweepGrace
 }
 
 // Kinds of damage.
@@ -324,7 +327,7 @@ func (x *scrub) orphans(ctx context.Context, start time.Time) error {
 			switch young := f.modified.After(start.Add(-x.opt.Grace)); {
 			case young && !superseded:
 				o.State = OrphanYoung
-			case !known && !superseded:
+			case !known && !superseded && !x.opt.Doubted:
 				o.State = OrphanDoubted
 			case x.opt.Fix:
 				o.State = OrphanRemoved

@@ -107,6 +107,11 @@ func (s *Store) remember(cfg StoreConfig, known knownDirectories) error {
 	if slices.Equal(now.Directories, known.Directories) {
 		return nil
 	}
+	if cfg.step != nil {
+		if err := cfg.step("known"); err != nil {
+			return err
+		}
+	}
 	if err := now.write(cfg.Known); err != nil {
 		return fmt.Errorf("%w: remember the directories in %s: %w", ErrIO, cfg.Known, err)
 	}

@@ -42,6 +42,7 @@ Examples:
 			&cli.IntFlag{Name: flagShard, Value: -1, HideDefault: true, Usage: "only this shard, by its `ID`"},
 			&cli.BoolFlag{Name: "fix", Usage: "remove orphans and garbage"},
 			&cli.BoolFlag{Name: "quick", Usage: "look at the files and what they say of themselves, not at the data"},
+			&cli.BoolFlag{Name: "doubted", Usage: "with --fix: also orphans of a shard of which the catalog knows nothing at all"},
 			&cli.DurationFlag{Name: "grace", HideDefault: true, Usage: "`AGE` from which an orphan is removed; no put may have been running for longer (default: 24h)"},
 		},
 		Action: a.scrub,
@@ -50,9 +51,10 @@ Examples:
 
 // scrubRequest begins a scrub of one shard.
 type scrubRequest struct {
-	Fix   bool          `json:"fix"`
-	Quick bool          `json:"quick"`
-	Grace time.Duration `json:"grace_ns"`
+	Fix     bool          `json:"fix"`
+	Quick   bool          `json:"quick"`
+	Doubted bool          `json:"doubted"`
+	Grace   time.Duration `json:"grace_ns"`
 }
 
 // scrubResult is the result in JSON.
@@ -74,7 +76,10 @@ func (a *app) scrub(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	req := scrubRequest{Fix: c.Bool("fix"), Quick: c.Bool("quick"), Grace: c.Duration("grace")}
+	req := scrubRequest{Fix: c.Bool("fix"), Quick: c.Bool("quick"), Doubted: c.Bool("doubted"), Grace: c.Duration("grace")}
+	if req.Doubted && !req.Fix {
+		return usagef("%s: --doubted without --fix", c.FullName())
+	}
 	if req.Grace < 0 || c.IsSet("grace") && req.Grace == 0 {
 		return usagef("--grace %v: want a time above zero", req.Grace)
 	}
@@ -265,7 +270,7 @@ func objectCalls(store *object.Store, scrubber *object.Scrubber) map[string]func
 			if err := json.Unmarshal(body, &q); err != nil {
 				return nil, pipeline.Errorf(pipeline.LayerUsage, "scrub", pipeline.AtShard(store.Shard()), "request: %w", err)
 			}
-			id, err := scrubber.Start(object.ScrubOptions{Fix: q.Fix, Quick: q.Quick, Grace: q.Grace})
+			id, err := scrubber.Start(object.ScrubOptions{Fix: q.Fix, Quick: q.Quick, Doubted: q.Doubted, Grace: q.Grace})
 			if err != nil {
 				return nil, pipeline.Wrap(err, pipeline.LayerService, "scrub", pipeline.AtShard(store.Shard()))
 			}
