@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/railstore/railstore/ctrl"
-	"github.com/railstore/railstore/pipeline"
 )
 
 // Handler is what a shard does with its clients. Calls for one peer come one after
@@ -93,8 +92,6 @@ func (l *Listener) run() {
 			l.tell(e.Offer.From, true, func(m *mail) { m.offer = &e.Offer })
 		case ctrl.PeerGone:
 			l.tell(e.ID, false, func(m *mail) { m.gone = &e })
-		case ctrl.Rejoined:
-			pipeline.Emit(l.ctx, pipeline.Event{Event: "control_rejoined", Reason: e.Reason, Fields: map[string]any{"lost": e.Lost}})
 		case ctrl.Stop:
 			if !stopped {
 				stopped = true
