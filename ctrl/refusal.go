@@ -169,8 +169,10 @@ const tlsHint = "compare control.tls at both ends: certificate, key, ca, and the
 // Hint says what to do about it.
 func (e *CallError) Hint() string {
 	switch {
-	case e.badTLS(), strings.Contains(e.Message, "server preface"):
+	case e.badTLS():
 		return tlsHint
+	case strings.Contains(e.Message, "server preface"):
+		return "the address takes connections and says nothing: is shard 0 stopped or overloaded, or does one end alone use control.tls?"
 	case e.Unreachable():
 		return "is the deployment up? rs status tells, and rs logs shows what shard 0 says"
 	case e.Code == codes.ResourceExhausted:
