@@ -45,6 +45,8 @@ func (f Folder) Admins(ctx context.Context) ([]AdminPeer, error) {
 		p := &AdminPeer{path: s.path, Process: Process{Shard: s.shard, PID: s.pid, ID: fmt.Sprintf("shard/%d", s.shard)}}
 		if s.shard < 0 {
 			p.ID = fmt.Sprintf("client of pid %d", s.pid)
+		} else if rec, ok := f.readRecord(s.shard); ok {
+			p.PID = rec.PID // should it not answer
 		}
 		said := Process{Shard: s.shard}
 		if p.Err = p.Ask(ctx, http.MethodGet, "/v1/process", nil, &said); p.Err != nil {
