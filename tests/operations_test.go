@@ -14,6 +14,8 @@ var eventREs = []*regexp.Regexp{
 	regexp.MustCompile(`(?m)^\s+Event[A-Z][A-Za-z]*\s+= "([a-z_]+)"`),
 	regexp.MustCompile(`\b(?:emit|emitLane|say)\((?:[a-zA-Z.]+, )*"([a-z_]+[a-z])"`),
 	regexp.MustCompile(`"(rail_[a-z]+_changed)"`),
+	regexp.MustCompile(`\be\.Event, e\.Fields\["[a-z_]+"\] = "([a-z_]+)"`),
+	regexp.MustCompile(`(?m)^\s+event :?= "([a-z_]+)"`),
 }
 
 // TestEventsAreExplained: docs/operations.md tells of every event what it means.
