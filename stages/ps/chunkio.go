@@ -85,7 +85,7 @@ func (p *planner) sum(row []float32, pos int32, grads []float32, dim int, zero b
 func (k *chunk) read(r lane.Response, body []byte) error {
 	k.settled = true
 	if r.Status != lane.StatusOK {
-		k.err, k.applied = answered(r.Status, body)
+		k.applied, k.err = answered(r.Status, body)
 		return nil
 	}
 	var rsp response

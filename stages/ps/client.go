@@ -182,7 +182,7 @@ func (c *Client) call(ctx context.Context, place int, op uint16, r *request, bod
 		return headerBytes + copy(dst[headerBytes:], body)
 	}}, func(st lane.Response, b []byte) error {
 		if st.Status != lane.StatusOK {
-			failed, _ = answered(st.Status, b)
+			_, failed = answered(st.Status, b)
 			return nil
 		}
 		var rest []byte

@@ -120,7 +120,7 @@ func (e *remoteError) Error() string {
 func (e *remoteError) Unwrap() []error { return []error{e.kind, e.status} }
 
 // answered makes an error of an answer with a status other than StatusOK.
-func answered(st lane.Status, body []byte) (err error, applied int) {
+func answered(st lane.Status, body []byte) (applied int, err error) {
 	code, applied, text := parseError(body)
 	e := &remoteError{status: st, text: text}
 	switch {
@@ -139,7 +139,7 @@ func answered(st lane.Status, body []byte) (err error, applied int) {
 	default:
 		e.kind = ErrInternal
 	}
-	return e, applied
+	return applied, e
 }
 
 // Range is positions [From, To) of the caller's batch.

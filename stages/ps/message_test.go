@@ -283,10 +283,10 @@ func TestHostileAnswers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err, _ := answered(lane.StatusInternal, nil); !errors.Is(err, ErrInternal) || !errors.Is(err, lane.StatusInternal) {
+	if _, err := answered(lane.StatusInternal, nil); !errors.Is(err, ErrInternal) || !errors.Is(err, lane.StatusInternal) {
 		t.Error(err)
 	}
-	if err, n := answered(lane.Status(-99), []byte{1, 200, 0, 0, 9, 0, 0, 0}); !errors.Is(err, ErrInternal) || n != 9 {
+	if n, err := answered(lane.Status(-99), []byte{1, 200, 0, 0, 9, 0, 0, 0}); !errors.Is(err, ErrInternal) || n != 9 {
 		t.Error(err, n)
 	}
 	if _, err := parseEntry(make([]byte, entryBytes)); !errors.Is(err, ErrBadResponse) {
@@ -358,7 +358,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(b, int32(0))
 	f.Add([]byte{1, 5, 0, 0, 1, 0, 0, 0, 'x'}, int32(-5))
 	f.Fuzz(func(t *testing.T, b []byte, st int32) {
-		if err, _ := answered(lane.Status(st), b); err == nil || err.Error() == "" {
+		if _, err := answered(lane.Status(st), b); err == nil || err.Error() == "" {
 			t.Error("an answer that is no success without an error")
 		}
 		_, _ = parseEntry(b)
