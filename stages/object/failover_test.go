@@ -27,7 +27,7 @@ func threeRails(t *testing.T, change func(*Config)) *world {
 
 // accounted checks the sums of a report: each rail carried what was planned, less what
 // moved away, plus what moved to it; the moves are those of the rails; all is the object.
-func accounted(t *testing.T, rep *ReadReport) {
+func accounted(t testing.TB, rep *ReadReport) {
 	t.Helper()
 	var planned, got, moved uint64
 	out, in := map[string]uint64{}, map[string]uint64{}

@@ -233,6 +233,22 @@ func TestPace(t *testing.T) {
 	if share() != fullShare {
 		t.Errorf("it did not come back: %d", share())
 	}
+	// One that is given nothing, because it was slow, gets more after a while.
+	h, _ = clocked()
+	h.railLocked("b").pace.share = 100
+	for n := range 3 * paceDark {
+		if want := 100 << (n / paceDark); share() != want {
+			t.Fatalf("after %d reads without it: share %d, want %d", n, share(), want)
+		}
+		h.observe([]pacedRail{{"a", 1, 100e6, time.Second}, {"b", 1, 1, time.Second}}, 1)
+	}
+	for range 100 { // reads too small for all rails tell nothing
+		h.railLocked("b").pace.share = 100
+		h.observe([]pacedRail{{"a", 1, 3, time.Second}, {"b", 1, 0, 0}}, 1)
+	}
+	if share() != 100 {
+		t.Errorf("%d", share())
+	}
 	// Weights count: a rail of double weight that carries double is right.
 	h, _ = clocked()
 	for range 20 {

@@ -9,13 +9,15 @@ type pace struct {
 	rate  float64 // bytes per second, a moving average; 0: nothing measured
 	share int     // thousandths
 	lean  int     // reads in a row that asked for more (> 0) or for less (< 0)
+	dark  int     // reads in a row that told nothing of the rail, having given it too little
 }
 
 const (
-	paceWeight = 0.3             // of the newest read in the average
-	paceBand   = 0.2             // a deviation of less than this part changes nothing
-	paceReads  = 3               // reads in a row that must agree
-	leastShare = fullShare / 20  // a rail that lives is never starved: it could not show that it recovered
+	paceWeight = 0.3 // of the newest read in the average
+	paceBand   = 0.2 // a deviation of less than this part changes nothing
+	paceReads  = 3   // reads in a row that must agree
+	paceDark   = 8   // reads that tell nothing of a rail before it gets more, to see
+	leastShare = fullShare / 20
 	shareStep  = fullShare / 100 // shares are multiples of it
 )
 
@@ -27,19 +29,30 @@ type pacedRail struct {
 	busy   time.Duration // from its first request to its last answer
 }
 
-// observe learns from a read. Rails that carried less than two stripes tell nothing.
+// observe learns from a read. A rail that carried less than two stripes tells nothing:
+// the time of one is that of the way, not of the rail's breadth. One that is given so
+// little because it was slow gets more after a while, or it could not show that it is
+// well again.
 func (h *Health) observe(rails []pacedRail, stripe uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var told []*pace
 	var perWeight []float64
+	var whole uint64
 	best := 0.0
 	for i := range rails {
+		whole += rails[i].bytes
+	}
+	for i := range rails {
 		r := &rails[i]
+		p := &h.railLocked(r.name).pace
 		if r.bytes < 2*stripe || r.busy <= 0 {
+			if whole >= 2*stripe*uint64(len(rails)) {
+				p.unseen()
+			}
 			continue
 		}
-		p := &h.railLocked(r.name).pace
+		p.dark = 0
 		now := float64(r.bytes) / r.busy.Seconds()
 		if p.rate == 0 {
 			p.rate = now
@@ -54,6 +67,13 @@ func (h *Health) observe(rails []pacedRail, stripe uint64) {
 	}
 	for i, p := range told {
 		p.follow(perWeight[i] / best)
+	}
+}
+
+// unseen takes note of a read that had enough for all rails and told nothing of this.
+func (p *pace) unseen() {
+	if p.dark++; p.dark >= paceDark {
+		p.dark, p.share = 0, min(p.share*2, fullShare)
 	}
 }
 

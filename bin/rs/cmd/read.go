@@ -138,8 +138,14 @@ func (a *app) printRead(key object.Key, rep *object.ReadReport, to string) error
 // degradation says what did not go as planned.
 func degradation(rep *object.ReadReport) string {
 	var p []string
-	if rep.ReroutedBytes > 0 {
-		p = append(p, fmt.Sprintf("%d bytes came over another rail than planned", rep.ReroutedBytes))
+	for _, m := range rep.Moves {
+		p = append(p, fmt.Sprintf("%d bytes moved from rail %s to rail %s (%s)", m.Bytes, m.From, m.To, m.Why))
+	}
+	for _, f := range rep.Faults {
+		p = append(p, fmt.Sprintf("rail %s failed to shard %d (%s)", f.Rail, f.Shard, f.Verdict))
+	}
+	for _, c := range rep.Corruptions {
+		p = append(p, fmt.Sprintf("stripe %d came with %d wrong bytes from offset %d on over rail %s, and right over rail %s", c.Stripe, c.Wrong, c.Offset, c.Rail, c.RereadOn))
 	}
 	if rep.Rereads > 0 {
 		p = append(p, fmt.Sprintf("%d stripes were read twice", rep.Rereads))

@@ -51,15 +51,33 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 			return nil, nil, nil, usagef("--host %s: %s has no such host", host, d.Name)
 		}
 	}
+	env, err := object.ReadEnvironment(os.Environ())
+	if err != nil {
+		_ = log.Close()
+		return nil, nil, nil, usagef("%v", err)
+	}
+	mine := host
+	if h := d.ClientHost(); mine == "" && h != nil {
+		mine = h.Name
+	}
+	seen, err := env.Apply(d, mine)
+	if err != nil {
+		_ = log.Close()
+		return nil, nil, nil, usagef("%v", err)
+	}
+	control := env.Control
+	if control == "" {
+		control = launch.ControlAddress(d)
+	}
 	timeout := c.Duration(flagTimeout)
 	octx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the shards were not all reached within %v", timeout))
 	defer cancel()
 	stop := a.whenSlow(func() { a.progress("waiting for the shards of %s, for at most %v", d.Name, timeout) })
 	s, err = object.OpenSession(octx, object.SessionConfig{
-		Deployment: d, Host: host, Rails: rails, Drivers: devs.open,
-		Control: launch.ControlAddress(d), Identity: launch.Identity(d),
+		Deployment: seen, Host: host, Rails: rails, Drivers: devs.open,
+		Control: control, Identity: launch.Identity(d),
 		Options: ctrl.ClientOptions{TLS: launch.TLS(d), Timeout: d.Control.Timeout.D()},
-		Limits:  object.LimitsOf(d.Reader),
+		Limits:  object.LimitsOf(seen.Reader),
 	})
 	stop()
 	if err != nil {
