@@ -112,6 +112,9 @@ func TestHelpExamples(t *testing.T) {
 					break
 				}
 				n++
+				if raceEnabled && strings.HasPrefix(ex, "rs bench table") {
+					ex += " --check" // such a build does not measure
+				}
 				if !strings.HasPrefix(ex, "rs up") && !strings.HasPrefix(ex, "rs vet") {
 					s.must("rs up --quiet recipes/two-rail.cue")
 				}

@@ -83,6 +83,7 @@ var fenced = map[string][]string{
 	"log":                    {},
 	"log/slog":               {},
 	"golang.org/x/term":      {"bin/rs/cmd"},
+	"gonum.org":              {"bin/rs/cmd"},
 	"go.uber.org/goleak":     {},
 	"pgregory.net/rapid":     {"verbs/verbstest"},
 	"testing":                {"verbs/verbstest"},

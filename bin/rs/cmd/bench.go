@@ -5,9 +5,10 @@ import "github.com/urfave/cli/v3"
 func (a *app) benchCommand() *cli.Command {
 	return group(&cli.Command{
 		Name:  "bench",
-		Usage: "measure verbs",
+		Usage: "measure verbs and tables",
 		Description: `Examples:
-   rs bench verbs --test write_bw --size 64KiB,1MiB`,
-		Commands: []*cli.Command{a.benchVerbsCommand()},
+   rs bench verbs --test write_bw --size 64KiB,1MiB
+   rs bench table --layer storage-only --records 5000 --duration 100ms --warmup 50ms --check`,
+		Commands: []*cli.Command{a.benchVerbsCommand(), a.benchTableCommand()},
 	})
 }
