@@ -174,12 +174,12 @@ func TestMatrixOldGeneration(t *testing.T) {
 	next := randomBytes(9, 9*matrixStripe)
 	var once atomic.Bool
 	other := m.open(nil)
-	m.shards[1].step = func(step string) error {
+	m.shards[1].on(func(step string) error {
 		if step == "read" && !once.Swap(true) {
 			putBytes(t, other.Worker, testKey, next)
 		}
 		return nil
-	}
+	})
 	rep := readBytes(t, m.session.Worker, testKey, next)
 	if rep.Attempts != 2 || rep.Generation != 2 {
 		t.Errorf("%+v", rep)
@@ -220,7 +220,7 @@ func TestMatrixCancel(t *testing.T) {
 		goOn := make(chan struct{})
 		ctx, cancel := context.WithCancel(context.Background())
 		for _, s := range m.shards {
-			s.step = func(step string) error {
+			s.on(func(step string) error {
 				if step == "read" {
 					if reading.Add(1) == int32(2*len(rails)) {
 						cancel()
@@ -228,7 +228,7 @@ func TestMatrixCancel(t *testing.T) {
 					<-goOn
 				}
 				return nil
-			}
+			})
 		}
 		_, _, err := m.session.Read(ctx, testKey, ReadOptions{Rails: rails})
 		cancel()
@@ -237,7 +237,7 @@ func TestMatrixCancel(t *testing.T) {
 		}
 		m.unchanged(func() { close(goOn) })
 		for _, s := range m.shards {
-			s.step = nil
+			s.on(nil)
 		}
 		m.heals()
 		m.end()
@@ -311,12 +311,12 @@ func TestMatrixControlTimeout(t *testing.T) {
 	goOn := make(chan struct{})
 	var held atomic.Int32
 	for _, s := range m.shards {
-		s.step = func(step string) error {
+		s.on(func(step string) error {
 			if step == "read" && held.Add(1) == 1 {
 				<-goOn
 			}
 			return nil
-		}
+		})
 	}
 	rep := readBytes(t, m.session.Worker, testKey, m.data)
 	accounted(t, rep)

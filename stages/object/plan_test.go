@@ -27,20 +27,39 @@ func oracleSplit(loads []load, rails []PlanRail) []int {
 		}
 		return n
 	}
+	power := func(r int) *big.Int {
+		share := rails[r].Share
+		if share == 0 {
+			share = fullShare
+		}
+		return new(big.Int).Mul(big.NewInt(int64(rails[r].Weight)), big.NewInt(int64(share)))
+	}
 	for _, l := range loads {
 		type choice struct {
 			rail int
 			cost *big.Rat
 		}
-		var cs []choice
+		var cs, spent []choice
 		for r := range rails {
 			for _, s := range rails[r].Shards {
 				if s == l.shard {
 					after := new(big.Int).Add(sums[r], new(big.Int).SetUint64(l.bytes))
-					cs = append(cs, choice{r, new(big.Rat).SetFrac(after, big.NewInt(int64(rails[r].Weight)))})
+					c := choice{r, new(big.Rat).SetFrac(after, power(r))}
+					canary := false
+					for _, s := range rails[r].Canary {
+						canary = canary || s == l.shard
+					}
+					if canary && sent(r, l.shard) > 0 {
+						spent = append(spent, c)
+					} else {
+						cs = append(cs, c)
+					}
 					break
 				}
 			}
+		}
+		if len(cs) == 0 {
+			cs = spent
 		}
 		if len(cs) == 0 {
 			return nil
@@ -49,8 +68,8 @@ func oracleSplit(loads []load, rails []PlanRail) []int {
 			if c := cs[i].cost.Cmp(cs[j].cost); c != 0 {
 				return c < 0
 			}
-			if a, b := rails[cs[i].rail].Weight, rails[cs[j].rail].Weight; a != b {
-				return a > b
+			if c := power(cs[i].rail).Cmp(power(cs[j].rail)); c != 0 {
+				return c > 0
 			}
 			return sent(cs[i].rail, l.shard) < sent(cs[j].rail, l.shard)
 		})

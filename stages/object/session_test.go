@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +44,8 @@ type siteShard struct {
 	service *Service
 	slab    *Slab
 	memory  *rail.Registration
-	step    func(string) error // fails steps of the store
+	step    func(string) error                 // fails steps of the store
+	hook    atomic.Pointer[func(string) error] // the same, for tests that change it while the shard works
 }
 
 func newSite(t testing.TB, change func(*deploy.Deployment)) *site {
@@ -113,6 +115,9 @@ func (x *site) serve(id int) *siteShard {
 	set, err := pipeline.Run(ctx, s.scope, rail.Allocate, rail.AllocateInput{Deployment: x.dep, Host: spec.Host, Rails: rs, Demand: lanes.ServerDemand(x.dep, lc)})
 	must(err)
 	s.store, err = OpenStore(StoreConfig{Deployment: x.dep.Name, Shard: id, Dirs: spec.Dirs, NoSync: true, step: func(n string) error {
+		if h := s.hook.Load(); h != nil {
+			return (*h)(n)
+		}
 		if s.step != nil {
 			return s.step(n)
 		}
@@ -598,3 +603,12 @@ func readRails(s *Session, rails ...string) (*ReadReport, error) {
 }
 
 func lines(s string) *bufio.Scanner { return bufio.NewScanner(strings.NewReader(s)) }
+
+// on has f run at each step of the shard's store; nil ends it.
+func (s *siteShard) on(f func(string) error) {
+	if f == nil {
+		s.hook.Store(nil)
+		return
+	}
+	s.hook.Store(&f)
+}
