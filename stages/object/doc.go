@@ -28,27 +28,32 @@
 //
 // # Failures
 //
-// A failed path (a rail to a shard) is left alone for the cooldown; the paths that
-// remain take over what is missing, or the read ends, as the recipe says. Memory that
-// a failed transfer may still touch is used again only after Transport.Quiesce; if
-// that fails it is condemned, never reused. A stripe that arrives with wrong bytes is
-// read once more, over another rail, and the shard is asked to check its file first. A
-// descriptor that is stale is looked up again. What each answer of a shard means is
-// decided in one place, classify.
+// Health is what a process knows of its paths, each a rail to a shard. One that failed
+// is left alone for the cooldown and comes back as a canary, then in steps; the matrix
+// of rails and shards tells what seems to be broken. The paths that remain take over
+// what is missing, or the read ends, as the recipe says; every byte that moves is
+// accounted for (job.go). Near a deadline a late stripe is asked for twice (hedge.go).
+// Memory that a failed transfer may still touch is used again only after
+// Transport.Quiesce; if that fails it is condemned, never reused. A stripe that arrives
+// with wrong bytes is read once more, over another rail, and the shard is asked to check
+// its file first; the rail that was wrong is put into quarantine. A descriptor that is
+// stale is looked up again. What each answer of a shard means is decided in one place,
+// classify. docs/reading.md has the rules.
 //
 // A put that fails before its commit removes its stripes. A put that dies leaves files
 // that a shard's Janitor finds; what a commit replaced stays listed in the catalog
 // until its stripes are gone, and every later change tidies a little (Worker.Reclaim
 // all of it).
 //
-// Owns: Store, Janitor, Slab, Service, LaneTransport, Session, Worker, Plan, LeasedBuffer,
-// Output, the stripe protocol, the form of handles, file names and stripe files.
+// Owns: Store, Janitor, Slab, Service, LaneTransport, Session, Worker, Plan, Health, LeasedBuffer,
+// UserBuffer, Output, Environment, the stripe protocol, the form of handles, file names and stripe files.
 // Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail, stages/lanes.
 // Goroutines: those of Put, Read and the removal of stripes, each waited for before
 // the call returns; one of each Janitor, which its Close waits for. Store, Slab and
 // Service have none.
-// Locks: directory.mu is held over the creation of a fan-out folder; Slab.mu, Worker.mu,
-// meter.mu, inOrder.mu and the mutex of a job are held over no call out of the package,
-// but for Worker.mu over Config.RailState. A job's mutex may be held when Worker.mu is
-// taken, no other is taken under another.
+// Locks: directory.mu is held over the creation of a fan-out folder, Slab.grow over the
+// registration of memory, and Slab.mu is taken under it; Slab.mu, Health.mu, meter.mu,
+// inOrder.mu, UserBuffer.mu and the mutex of a job are held over no call out of the
+// package but that of events and, of UserBuffer.mu, deregistration. A job's mutex may be
+// held when Health.mu or meter.mu is taken, no other is taken under another.
 package object
