@@ -371,22 +371,39 @@ func (b *batch) finish(ctx context.Context) error {
 			if k == nil {
 				break
 			}
-			// Nothing is held here, so waiting holds up nobody.
-			if b.handle {
-				b.c.flying.Add(1) // one request of a batch that is being waited for: no limit
-			}
-			if !k.start(ctx, true) || k.state != chunkFlying {
-				if b.handle {
-					b.c.flying.Add(-1)
-				}
-				k.release()
-			}
+			b.startAlone(ctx, k)
 		}
 		if attempt >= b.c.cfg.Attempts || !b.again(ctx) {
 			break
 		}
 	}
 	return b.result()
+}
+
+// startAlone waits for a slot while the batch holds nothing, so that it holds up nobody.
+// Handles may hold all there is, and perhaps their owner is who waits here: then it ends
+// after lanes.waitTimeout.
+func (b *batch) startAlone(ctx context.Context, k *chunk) {
+	wctx, held := ctx, b.c.flying.Load()
+	if held > 0 {
+		var cancel context.CancelFunc
+		wctx, cancel = context.WithTimeout(ctx, b.c.patience)
+		defer cancel()
+	}
+	if b.handle {
+		b.c.flying.Add(1) // one request of a batch that is being waited for: no limit
+	}
+	k.start(wctx, true)
+	if k.state == chunkFlying {
+		return
+	}
+	if b.handle {
+		b.c.flying.Add(-1)
+	}
+	k.release()
+	if held > 0 && !k.posted && wctx.Err() != nil && ctx.Err() == nil {
+		k.fail(fmt.Errorf("%w: no slot or memory for rows in %v, while %d requests of handles that were not waited for are in flight", ErrBusy, b.c.patience, held))
+	}
 }
 
 func (b *batch) firstIdle() *chunk {

@@ -175,8 +175,8 @@ func benchRows(b *testing.B, w where, mode string, dim, depth int) {
 	const batch = 500
 	s := newSite(b, w, func(d *deploy.Deployment) {
 		oneShard(d)
-		d.Lanes.RequestBytes, d.Lanes.ResponseBytes, d.Lanes.Slots = 64<<10, 512<<10, 4
-		d.Reader.MaxStaging = 64 * MaxPiece
+		d.Lanes.RequestBytes, d.Lanes.ResponseBytes, d.Lanes.QPs, d.Lanes.Slots = 64<<10, 512<<10, 4, 16
+		d.Reader.MaxStaging = 128 * MaxPiece
 	})
 	ss := s.session(func(c *SessionConfig) { c.Modes = Modes{Get: mode, Put: Push} })
 	tb := s.table(ss, table.Spec{Name: "t", Dim: dim})
@@ -226,6 +226,11 @@ func benchRows(b *testing.B, w where, mode string, dim, depth int) {
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(n*batch)/b.Elapsed().Seconds(), "rows/s")
+	again := uint64(0)
+	for _, l := range ss.Lanes().Lanes("a") {
+		again += l.Stats().Retransmits
+	}
+	b.ReportMetric(float64(again)/float64(n), "retransmits/op")
 	for i := range calls {
 		if calls[i].on {
 			if err := calls[i].h.Wait(ctx); err != nil {

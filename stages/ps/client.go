@@ -84,6 +84,8 @@ type Client struct {
 	seqs   []atomic.Uint64
 	slot   lane.Config
 	flying atomic.Int64 // requests of handles
+	// patience bounds waits for what handles hold: lanes.waitTimeout.
+	patience time.Duration
 	turn   atomic.Uint32
 	closed atomic.Bool
 
@@ -122,7 +124,10 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 	if cfg.Staging == nil && cfg.Mode.Get == DirectSG {
 		return bad("direct_sg needs registered memory for rows")
 	}
-	c := &Client{cfg: cfg, slot: lc, id: rand.Uint64() | 1, tables: map[string]*Table{}}
+	c := &Client{cfg: cfg, slot: lc, patience: lc.WaitTimeout, id: rand.Uint64() | 1, tables: map[string]*Table{}}
+	if c.patience <= 0 {
+		c.patience = time.Minute
+	}
 	for i := range d.Shards {
 		c.shards = append(c.shards, d.Shards[i].ID)
 	}

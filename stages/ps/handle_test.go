@@ -108,6 +108,39 @@ func TestHandles(t *testing.T) {
 	})
 }
 
+// Who holds every slot by handles and then calls without one is told, not kept for ever.
+func TestHandlesThatHoldEverything(t *testing.T) {
+	each(t, func(t *testing.T, w where) {
+		s := newSite(t, w, func(d *deploy.Deployment) {
+			d.Lanes.QPs, d.Lanes.Slots, d.Lanes.WaitTimeout = 1, 1, deploy.Duration(200*time.Millisecond)
+			for i := range d.Hosts {
+				d.Hosts[i].Rails = d.Hosts[i].Rails[:1]
+			}
+		})
+		for m, mode := range modes {
+			ss := s.session(func(c *SessionConfig) { c.Modes = mode })
+			tb, err := s.table(ss, table.Spec{Name: fmt.Sprint("f", m), Dim: 1}).On(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			row := []float32{0}
+			h, err := tb.StartGet(context.Background(), []uint64{1}, row, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tb.Get(context.Background(), []uint64{1}, row, nil); !errors.Is(err, ErrBusy) || shardErrors(err)[0].Applied != NotApplied {
+				t.Errorf("%+v: %v", mode, err)
+			}
+			if err := h.Wait(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if err := tb.Get(context.Background(), []uint64{1}, row, nil); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func TestPrefetchIsTakenOnce(t *testing.T) {
 	each(t, func(t *testing.T, w where) {
 		s := newSite(t, w, nil)
