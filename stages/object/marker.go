@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // markerName is the file that says whose directory this is. Its lock keeps a
@@ -63,15 +65,26 @@ func (d *directory) claim(m *mount, known string) error {
 		return err
 	}
 	m.id = have.ID
-	f, err := m.open(markerName, os.O_RDWR)
-	if err != nil {
-		return fmt.Errorf("%w: open %s: %w", ErrIO, filepath.Join(d.path, markerName), err)
-	}
-	m.lock = f
-	if err := f.lock(); err != nil {
-		if errors.Is(err, errLocked) {
-			return fmt.Errorf("%w: %s is in use by another process (its marker is locked): is this shard running already?", ErrWrongDir, d.path)
+	// Open for reading, so that the file system can still be made read-only; network
+	// file systems lock what is open for writing alone.
+	for _, flags := range []int{readFlags, os.O_RDWR} {
+		if m.lock != nil {
+			_ = m.lock.close()
 		}
+		f, oerr := m.open(markerName, flags)
+		if oerr != nil {
+			m.lock = nil
+			return fmt.Errorf("%w: open %s: %w", ErrIO, filepath.Join(d.path, markerName), oerr)
+		}
+		m.lock = f
+		if err = m.lock.lock(); !errors.Is(err, unix.EBADF) {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, errLocked):
+		return fmt.Errorf("%w: %s is in use by another process (its marker is locked): is this shard running already?", ErrWrongDir, d.path)
+	case err != nil:
 		return fmt.Errorf("%w: lock %s: %w", ErrIO, filepath.Join(d.path, markerName), err)
 	}
 	return nil
