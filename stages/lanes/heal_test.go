@@ -379,6 +379,28 @@ func TestDraining(t *testing.T) {
 	s.until("service", func() bool { return s.call(0, "a") == nil })
 }
 
+// A lane that breaks while its shard drains is not rebuilt: nobody would use it. It
+// is when the shard serves again.
+func TestNoRebuildWhileDraining(t *testing.T) {
+	f := newFaulty(t, rebuildOf(func(r *deploy.Rebuild) { r.Sweep = deploy.Duration(time.Millisecond) }))
+	if err := f.control[0].SetState(f.ctx, ctrl.StateDraining, "maintenance"); err != nil {
+		t.Fatal(err)
+	}
+	f.until("the refusal", func() bool { return errors.Is(f.call(0, "a"), lane.ErrDraining) })
+	f.lane0().FailFrom(lane.LayerNode, lane.ErrPeerDead, true)
+	<-time.After(100 * time.Millisecond)
+	if st := f.lane(0, "a"); st.State != "dirty" || st.Attempts != 0 {
+		t.Errorf("while the shard drains: %+v", st)
+	}
+	if err := f.control[0].SetState(f.ctx, ctrl.StateServing, ""); err != nil {
+		t.Fatal(err)
+	}
+	f.until("the lane", func() bool { return f.call(0, "a") == nil })
+	if st := f.lane(0, "a"); st.State != "active" || st.Epoch != 2 || st.Attempts != 1 {
+		t.Errorf("when it serves: %+v", st)
+	}
+}
+
 // The three failures without any sign of the device, see below, are found all the
 // same. Here: the shard was killed after it had acknowledged the request.
 func TestSilentDeath(t *testing.T) {
