@@ -108,7 +108,7 @@
 // Exchange, Error.
 // Imports: verbs and the standard library only.
 // Goroutines: one per Poller (Poller.Close waits for it) and the workers of an
-// Acceptor (Acceptor.Close waits for them). Callers wait on their own goroutine.
+// Acceptor and of its further pools (Acceptor.Close waits for them). Callers wait on their own goroutine.
 // Timers of quarantined slots fire on goroutines of the runtime; they post empty
 // WRITEs and touch no slot memory.
 // Locks, in this order: Lane.life; Poller.mu (polling, dispatch); Lane.failing;
