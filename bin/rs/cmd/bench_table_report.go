@@ -106,7 +106,9 @@ func benchPlot(results []benchResult) ([]byte, error) {
 	p.X.Label.Text, p.Y.Label.Text = "µs", "share of requests"
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	p.Y.Min, p.Y.Max = 0, 1
-	p.Legend.Top, p.Legend.Left = false, false
+	// Fonts of viewers differ from those that the widths are reckoned with.
+	p.Legend.XOffs, p.Legend.YOffs, p.Legend.Padding = -vg.Centimeter, vg.Points(4), vg.Points(2)
+	p.Legend.ThumbnailWidth = vg.Centimeter
 	p.Add(plotter.NewGrid())
 	n := 0
 	for i := range results {
@@ -134,7 +136,7 @@ func benchPlot(results []benchResult) ([]byte, error) {
 			l.Color, l.Width = benchColor(n), vg.Points(1.5)
 			n++
 			p.Add(l)
-			p.Legend.Add(fmt.Sprintf("%s %s dim %d batch %d depth %d", r.Layer, o.name, r.Dim, r.Batch, r.Depth), l)
+			p.Legend.Add(fmt.Sprintf("%s %s %dx%d, %d at once", r.Layer, o.name, r.Batch, r.Dim, r.Depth), l)
 		}
 	}
 	if n == 0 {

@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"strings"
 
@@ -43,7 +44,7 @@ func tableFailure(err error) error {
 		if errors.As(lanes.WrapError(s.Err, pipeline.LayerDevice, failed.Op, pipeline.AtShard(s.Shard)), &cause) {
 			out.Layer, out.Hint = cause.Layer, cause.Hint
 		}
-		if out.Hint == "" {
+		if out.Hint == "" && !errors.Is(failed, context.Canceled) {
 			out.Hint = "rs status tells which shards serve; rs up starts those that have died"
 		}
 	}
