@@ -357,3 +357,40 @@ func TestErrnoTravels(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// BenchmarkStoreDirect writes and reads stripes of 4 MiB from and to aligned memory, with
+// fsync, through the page cache and around it by turns.
+func BenchmarkStoreDirect(b *testing.B) {
+	const n = 4 << 20
+	mem := alignedBytes(n)
+	copy(mem, randomBytes(1, n))
+	for _, op := range []string{"write", "read"} {
+		for _, mode := range []string{DirectOff, DirectOn} {
+			b.Run(op+"/directIO="+mode, func(b *testing.B) {
+				s, err := OpenStore(StoreConfig{Deployment: "bench", Dirs: []string{b.TempDir()}, DirectIO: mode})
+				if errors.Is(err, ErrWrongDir) {
+					b.Skipf("prerequisite: a file system that takes O_DIRECT: %v", err)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = s.Close() }()
+				file, m := testStripe("x", 1, 0, mem)
+				if err := s.Write(0, file, &m, mem); err != nil {
+					b.Fatal(err)
+				}
+				b.SetBytes(n)
+				for i := 0; b.Loop(); i++ {
+					if op == "read" {
+						_, err = s.Read(0, file, m.Identity, mem)
+					} else {
+						err = s.Write(0, file, &m, mem)
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
