@@ -9,7 +9,6 @@ import (
 // pattern ([] for every index); a name stands for all that is in it. With a value,
 // only that value has no effect. An entry goes when its code comes.
 var without = []struct{ pattern, value, then string }{
-	{"jobs", "", "there is no `rs run` yet; use `rs read`"},
 	{"retry.hedgeAfter", "", "no request is sent twice"},
 	{"control.store", "etcd", "only bbolt and memory are there yet"},
 	{"control.endpoints", "", "the etcd store is not there yet"},

@@ -2,8 +2,8 @@ package load
 
 import "strings"
 
-// nearest is the known word that a misspelt one was probably meant to be, or "".
-func nearest(word string, known []string) string {
+// Nearest is the known word that a misspelt one was probably meant to be, or "".
+func Nearest(word string, known []string) string {
 	best, limit := "", max(1, min(3, len(word)/3))
 	w := strings.ToLower(word)
 	for _, k := range known {

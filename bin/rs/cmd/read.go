@@ -22,21 +22,31 @@ func (a *app) readCommand() *cli.Command {
 checks every stripe, and only then writes the output. A file gets its new content
 all at once or stays as it was; "-" is standard output. Without -o the content is
 read and verified and goes nowhere. With --explain it prints which bytes would
-come over which rail, and reads nothing.
+come over which rail, and reads nothing. With --watch it reads again and again
+over the same connections, a line for each read, until it is interrupted; a read
+that fails is a line, too.
 
 Examples:
    rs read kv/layer0 -o out.bin
    rs read kv/layer0 --rails rail0 -o out.bin
    rs read kv/layer0 --explain
+   rs read kv/layer0 --watch --every 100ms --count 3
    rs read kv/layer0 --format json`,
 		Flags: []cli.Flag{
 			deploymentFlag(), hostFlag(), railsFlag(), connectFlag(),
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FILE` to write, or - for standard output"},
 			&cli.BoolFlag{Name: "explain", Usage: "print the plan and read nothing"},
-			&cli.BoolFlag{Name: "fail-on-degraded", Usage: "exit with 5 when the object is complete but did not come as planned"},
+			failOnDegradedFlag(),
+			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "again and again, until interrupted"},
+			&cli.DurationFlag{Name: flagEvery, Value: watchEvery, Usage: "`TIME` from the begin of one read of --watch to the next"},
+			&cli.IntFlag{Name: flagCount, HideDefault: true, Usage: "end --watch after so many `READS`"},
 		},
 		Action: a.read,
 	}
+}
+
+func failOnDegradedFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "fail-on-degraded", Usage: "exit with 5 when the object is complete but did not come as planned"}
 }
 
 func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
@@ -56,9 +66,24 @@ func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
 	if to == "" && c.IsSet("output") {
 		return usagef("-o: want a file name, or - for standard output")
 	}
-	if c.Bool("explain") {
-		return a.explain(ctx, c, key, rails)
+	f, err := a.folder(c)
+	if err != nil {
+		return err
 	}
+	of := sessionFor{folder: f, host: c.String(flagHost), rails: rails}
+	switch {
+	case c.Bool("watch"):
+		return a.watchRead(ctx, c, of, key)
+	case c.IsSet(flagEvery) || c.IsSet(flagCount):
+		return usagef("rs read: --%s and --%s are for --watch", flagEvery, flagCount)
+	case c.Bool("explain"):
+		return a.explain(ctx, c, of, key)
+	}
+	return a.readTo(ctx, c, of, key, to)
+}
+
+// readTo reads an object once and writes it, if to is not empty.
+func (a *app) readTo(ctx context.Context, c *cli.Command, of sessionFor, key object.Key, to string) (err error) {
 	var out *object.Output
 	if to != "" {
 		if out, err = object.OpenOutput(ctx, to, a.out); err != nil {
@@ -66,13 +91,13 @@ func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
 		}
 		defer func() { err = joinClose(err, out.Abort) }()
 	}
-	ctx, w, done, err := a.openSession(ctx, c, rails)
+	ctx, w, done, err := a.openSessionFor(ctx, c, of)
 	if err != nil {
 		return err
 	}
 	defer func() { err = joinClose(err, done) }()
 	bar := a.newBar("read "+key.String(), 0)
-	buf, rep, err := w.Read(ctx, key, object.ReadOptions{Rails: rails, Progress: bar.add})
+	buf, rep, err := w.Read(ctx, key, object.ReadOptions{Rails: of.rails, Progress: bar.add})
 	bar.stop()
 	if err != nil {
 		return err
@@ -93,13 +118,13 @@ func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
 	return nil
 }
 
-func (a *app) explain(ctx context.Context, c *cli.Command, key object.Key, rails []string) (err error) {
-	ctx, w, done, err := a.openSession(ctx, c, rails)
+func (a *app) explain(ctx context.Context, c *cli.Command, of sessionFor, key object.Key) (err error) {
+	ctx, w, done, err := a.openSessionFor(ctx, c, of)
 	if err != nil {
 		return err
 	}
 	defer func() { err = joinClose(err, done) }()
-	p, err := w.Explain(ctx, key, rails)
+	p, err := w.Explain(ctx, key, of.rails)
 	if err != nil {
 		return err
 	}

@@ -83,6 +83,7 @@ Examples:
 			a.downCommand(),
 			a.putCommand(),
 			a.readCommand(),
+			a.runCommand(),
 			a.lsCommand(),
 			a.statCommand(),
 			a.rmCommand(),

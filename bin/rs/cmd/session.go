@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/railstore/railstore/ctrl"
+	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/launch"
 	"github.com/railstore/railstore/stages/object"
@@ -19,17 +20,31 @@ import (
 // leaveTime bounds the leave of a session. When it is over, the lease ends it.
 const leaveTime = 10 * time.Second
 
+// sessionFor says for whom a session is opened.
+type sessionFor struct {
+	folder launch.Folder
+	host   string         // whose rails are used; empty: the deployment's client host
+	rails  []string       // of the host; nil: all
+	reader *deploy.Reader // limits of its reads; nil: the deployment's
+}
+
 // openSession connects to the deployment that the command means, over the rails
-// that it names. The context that it gives back is ctx whose events go to those
-// of the deployment. done ends the session.
+// that it names, from the host of --host.
 func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (_ context.Context, s *object.Session, done func() error, err error) {
-	if t := c.Duration(flagTimeout); t <= 0 {
-		return nil, nil, nil, usagef("--timeout %v: want a time above zero, such as 30s", t)
-	}
 	f, err := a.folder(c)
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	return a.openSessionFor(ctx, c, sessionFor{folder: f, host: c.String(flagHost), rails: rails})
+}
+
+// openSessionFor connects to a deployment. The context that it gives back is ctx whose
+// events go to those of the deployment. done ends the session.
+func (a *app) openSessionFor(ctx context.Context, c *cli.Command, of sessionFor) (_ context.Context, s *object.Session, done func() error, err error) {
+	if t := c.Duration(flagTimeout); t <= 0 {
+		return nil, nil, nil, usagef("--timeout %v: want a time above zero, such as 30s", t)
+	}
+	f, host := of.folder, of.host
 	r, err := f.RequireShards()
 	if err != nil {
 		return nil, nil, nil, err
@@ -44,7 +59,6 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 		clientEvent(log, e)
 	})
 	d := r.Deployment
-	host := c.String(flagHost)
 	if host != "" {
 		if _, ok := d.Host(host); !ok {
 			_ = log.Close()
@@ -60,7 +74,11 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 	if h := d.ClientHost(); mine == "" && h != nil {
 		mine = h.Name
 	}
-	seen, err := env.Apply(d, mine)
+	limited := *d
+	if of.reader != nil {
+		limited.Reader = *of.reader
+	}
+	seen, err := env.Apply(&limited, mine)
 	if err != nil {
 		_ = log.Close()
 		return nil, nil, nil, usagef("%v", err)
@@ -74,7 +92,7 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 	defer cancel()
 	stop := a.whenSlow(func() { a.progress("waiting for the shards of %s, for at most %v", d.Name, timeout) })
 	s, err = object.OpenSession(octx, object.SessionConfig{
-		Deployment: seen, Host: host, Rails: rails, Drivers: devs.open,
+		Deployment: seen, Host: host, Rails: of.rails, Drivers: devs.open,
 		Control: control, Identity: launch.Identity(d),
 		Options: ctrl.ClientOptions{TLS: launch.TLS(d), Timeout: d.Control.Timeout.D()},
 		Limits:  object.LimitsOf(seen.Reader),
