@@ -27,7 +27,7 @@ type ClientOptions struct {
 	// FailFast ends a call at the first sign that the control plane is not
 	// there, instead of waiting for it until the context ends.
 	FailFast bool
-	Timeout  time.Duration // 30 s, of a call whose context has no deadline
+	Timeout  time.Duration // 30 s, most of one call; waits for others last as long as their context
 	Probe    time.Duration // 1 s, of Health without a deadline
 	// Sink takes what happens to the connection: control_lost,
 	// control_restored, control_rejoined, lease_lost.
@@ -82,7 +82,12 @@ func Dial(ctx context.Context, addr string, id Identity, opts ClientOptions) (*C
 		return nil, c.fail("dial", pipeline.Nowhere, err)
 	}
 	c.ctl, c.cat = pb.NewControlClient(c.conn), pb.NewCatalogClient(c.conn)
-	_, err = call(ctx, c, "dial", pipeline.Nowhere, func(ctx context.Context) (*pb.HelloReply, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, opts.Timeout)
+		defer cancel()
+	}
+	_, err = waitCall(ctx, c, math.MaxInt64, "dial", pipeline.Nowhere, func(ctx context.Context) (*pb.HelloReply, error) {
 		return c.ctl.Hello(ctx, &pb.HelloRequest{Identity: c.identity()})
 	})
 	if err != nil {
@@ -245,12 +250,14 @@ func call[R any](ctx context.Context, c *Client, op string, w pipeline.Where, f 
 // patientCall is call that gives up once the control plane could not be reached
 // for the time of patience.
 func patientCall[R any](ctx context.Context, c *Client, patience time.Duration, op string, w pipeline.Where, f func(ctx context.Context) (R, error)) (R, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout) // or what is left of its time
+	defer cancel()
+	return waitCall(ctx, c, patience, op, w, f)
+}
+
+// waitCall is patientCall without any limit but ctx's.
+func waitCall[R any](ctx context.Context, c *Client, patience time.Duration, op string, w pipeline.Where, f func(ctx context.Context) (R, error)) (R, error) {
 	var zero R
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.opts.Timeout)
-		defer cancel()
-	}
 	r := newRetry()
 	for {
 		reply, err := f(ctx)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
@@ -34,6 +35,8 @@ type Client struct {
 	prober  prober
 	closed  sync.Once
 	err     error
+
+	onRenewed atomic.Pointer[func(shard int, rail string)]
 }
 
 // ClientInput is what Dial is made of.
@@ -289,6 +292,17 @@ func (c *Client) Absent(shard int) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.absent
+}
+
+// OnRenewed makes f hear of every rail to a shard whose lanes are new: rebuilt, or
+// those to a shard that was lost and is back. It must not block; there is one f, the
+// newest.
+func (c *Client) OnRenewed(f func(shard int, rail string)) { c.onRenewed.Store(&f) }
+
+func (c *Client) renewed(shard int, rail string) {
+	if f := c.onRenewed.Load(); f != nil {
+		(*f)(shard, rail)
+	}
 }
 
 // Reach are the rails over which a shard can be reached, in the host's order.

@@ -290,6 +290,9 @@ func (k *keeper) rejoin(ctx context.Context) (next time.Duration) {
 		cancel()
 		if err == nil {
 			k.failures = 0
+			for _, rail := range k.c.Reach(k.shard) {
+				k.c.renewed(k.shard, rail)
+			}
 			k.emit(ctx, EventShardRejoined, "", nil)
 			return never
 		}
@@ -424,6 +427,7 @@ func (k *keeper) outcome(ctx context.Context, w *ward, err error) {
 	attempts := w.ledger.attempts
 	k.mu.Unlock()
 	if err == nil {
+		k.c.renewed(k.shard, w.lane.Label().Rail)
 		k.emitLane(ctx, w.lane, lane.EventLaneRecovered, fmt.Sprintf("attempts=%d", attempts), nil)
 		return
 	}

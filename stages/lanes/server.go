@@ -147,13 +147,21 @@ func (s *Server) qpEvent(_ *rail.Rail, e verbs.AsyncEvent) {
 	}
 }
 
+// drainQuiet is how long a shard with clients must have had nothing to do. In that
+// time they hear that it drains.
+const drainQuiet = 200 * time.Millisecond
+
 // Drain waits until no request is being served and every answer was sent, at most
 // until ctx ends. Clients that were told that the shard drains send no more.
 func (s *Server) Drain(ctx context.Context) error {
 	// There is no event for it: requests come from outside until the last client has
 	// heard. So it is quiet when it was so for a while.
-	const quiet = 4
-	tick := time.NewTicker(5 * time.Millisecond)
+	const step = 5 * time.Millisecond
+	quiet := int(drainQuiet / step)
+	if s.listener.Load().Peers() == 0 {
+		quiet = 1
+	}
+	tick := time.NewTicker(step)
 	defer tick.Stop()
 	for still := 0; still < quiet; {
 		if s.acceptor.Busy() {

@@ -147,6 +147,16 @@ func (h *Health) arrived(at Path, began time.Time) (step rampStep, up bool) {
 	return p.step, true
 }
 
+// renewed ends the time for which a path is left alone: it has new lanes, and what
+// failed was over the old ones. It is on probation now.
+func (h *Health) renewed(at Path) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p := h.paths[at]; p != nil && p.step == rampCanary {
+		p.until, p.flaps = h.now(), 0
+	}
+}
+
 // corrupted puts a rail into quarantine: it delivered a stripe with wrong bytes that
 // another rail delivered right.
 func (h *Health) corrupted(rail string, shards []int, why string, quarantine time.Duration) {

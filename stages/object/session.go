@@ -121,8 +121,12 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 		return ""
 	}
 	wc.ShardState = s.client.Absent
-	s.Worker, err = NewWorker(wc)
-	return s, err
+	if s.Worker, err = NewWorker(wc); err != nil {
+		return s, err
+	}
+	health := s.Worker.Health()
+	s.client.OnRenewed(func(shard int, rail string) { health.renewed(Path{rail, shard}) })
+	return s, nil
 }
 
 // rails opens the host's rails and gives them their resources. A rail that cannot be

@@ -290,7 +290,7 @@ func (l *Lane) sleep(ctx context.Context, s *slot) error {
 			continue
 		}
 		if touch.rings(waited) {
-			l.touch()
+			l.touch(s)
 			if l.State() != Active {
 				continue
 			}
@@ -341,7 +341,11 @@ func (a *alarm) rings(waited time.Duration) bool {
 // nothing under way, and its QP cannot notice that the peer's has gone: only a
 // retry that runs out can tell. One touch at a time is enough for a lane; when the
 // send queue has no room, something is under way already.
-func (l *Lane) touch() {
+//
+// Where words come with an immediate the touch has one, too, that of the slot which
+// waits: should the completion of the first have been lost at the server, this one
+// makes it look.
+func (l *Lane) touch(s *slot) {
 	l.mu.Lock()
 	if l.touching && clock()-l.touched >= l.cfg.TouchTimeout && l.cfg.TouchTimeout > 0 {
 		l.mu.Unlock()
@@ -354,6 +358,9 @@ func (l *Lane) touch() {
 	}
 	wrs := append(l.wrs[:0], verbs.SendWR{ID: wrid(kindTouch, 0, l.id, l.idGen), Op: verbs.OpWrite,
 		RemoteAddr: l.peer.Slots.Addr, RKey: l.peer.Slots.RKey, Flags: verbs.Signaled})
+	if l.notify != Scan {
+		wrs[0].Op, wrs[0].Imm, wrs[0].Flags = verbs.OpWriteImm, makeImm(s.index, s.seq.Load()), verbs.Signaled|verbs.Solicited
+	}
 	_, err := l.qp.PostSend(wrs, nil)
 	if err == nil {
 		l.sq.posted(1, true)

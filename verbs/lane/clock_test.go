@@ -90,7 +90,7 @@ type watchedQP struct {
 
 func (q *watchedQP) PostSend(wrs []verbs.SendWR, sges []verbs.SGE) (int, error) {
 	for i := range wrs {
-		if wrs[i].Op == verbs.OpWrite && wrs[i].NumSGE == 0 {
+		if wrs[i].NumSGE == 0 {
 			q.tl.note("touch")
 		}
 	}

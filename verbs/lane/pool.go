@@ -386,7 +386,7 @@ func (p *Pool) watch(l *Lane, s *slot, seq, epoch uint32) {
 		return
 	}
 	if touch && (grant{l: l, epoch: epoch}).enter() {
-		l.touch()
+		l.touch(s)
 		l.inside.leave()
 	}
 	if ask {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/verbstest"
 )
 
 // TestPeerGoneWhileWaiting: the server's QP vanishes when every WRITE of the
@@ -55,6 +56,37 @@ func TestCorruptStatusWord(t *testing.T) {
 				if bit < 63 {
 					r.rebuild(uint32(1000+bit), uint32(2000+bit))
 				}
+			}
+		})
+	}
+}
+
+// TestLostReceive: the server's completion of a request is lost. The touch of the
+// call that waits makes it look at the slot.
+func TestLostReceive(t *testing.T) {
+	for _, notify := range []Notify{Imm, Adaptive} {
+		t.Run(notify.String(), func(t *testing.T) {
+			f := verbstest.NewFault(verbstest.NewLoop(verbstest.LoopOptions{}))
+			cfg := Config{Notify: notify, TouchAfter: 10 * time.Millisecond, TouchEvery: 10 * time.Millisecond, WaitTimeout: 30 * time.Second}
+			r := newRig(t, rigOptions{driver: f, cfg: cfg, workers: 1}, echo)
+			if _, err := r.pool.Call(context.Background(), Request{}, nil); err != nil {
+				t.Fatal(err)
+			}
+			server := r.served[0].QPN()
+			lost := false
+			f.DropCompletions(func(wc verbs.WC) bool {
+				if lost || wc.QPN != server || wc.Flags&verbs.WCWithImm == 0 {
+					return false
+				}
+				lost = true
+				return true
+			})
+			start := time.Now()
+			if _, err := r.pool.Call(context.Background(), Request{}, nil); err != nil || !lost {
+				t.Fatalf("%v, a completion was lost: %v", err, lost)
+			}
+			if took := time.Since(start); took > 20*time.Second {
+				t.Fatalf("it took %v", took)
 			}
 		})
 	}
