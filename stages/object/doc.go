@@ -9,6 +9,15 @@
 // Service answers the stripe requests that come over lanes (message.go): it moves
 // the bytes between the client's memory and a Slab of its own by RDMA.
 //
+// A Store has directories behind a small interface (filesystem.go). Stripes go to and
+// from the disk around the page cache where that is wanted and possible (directio.go).
+// A directory carries a marker, and the shard remembers elsewhere which directories it
+// had (marker.go, known.go); one that fails or is away is out of use until a probe
+// finds it well (dirstate.go). Janitor takes out objects whose time is over, removes
+// what was taken out, sweeps and probes. Scrubber compares everything that is on the
+// disks with the catalog when it is asked to. docs/objects.md has the order of changes,
+// what a crash leaves, and the rules of time.
+//
 // # At a client
 //
 // Worker puts and reads over a Transport (LaneTransport, over lanes) and a Catalog
@@ -42,16 +51,18 @@
 //
 // A put that fails before its commit removes its stripes. A put that dies leaves files
 // that a shard's Janitor finds; what a commit replaced stays listed in the catalog
-// until its stripes are gone, and every later change tidies a little (Worker.Reclaim
-// all of it).
+// until its stripes are gone: each Janitor removes those of its shard, and every later
+// change tidies a little (Worker.Reclaim all of it). A stripe whose directory is full or
+// fails goes to another one of its shard.
 //
-// Owns: Store, Janitor, Slab, Service, LaneTransport, Session, Worker, Plan, Health, LeasedBuffer,
+// Owns: Store, Janitor, Scrubber, Slab, Service, LaneTransport, Session, Worker, Plan, Health, LeasedBuffer,
 // UserBuffer, Output, Environment, the stripe protocol, the form of handles, file names and stripe files.
 // Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail, stages/lanes.
 // Goroutines: those of Put, Read and the removal of stripes, each waited for before
-// the call returns; one of each Janitor, which its Close waits for. Store, Slab and
+// the call returns; one of each Janitor and of a Scrubber that scrubs, which their Close waits for. Store, Slab and
 // Service have none.
-// Locks: directory.mu is held over the creation of a fan-out folder, Slab.grow over the
+// Locks: directory.mu is held shared over work on a directory's files, dirHealth.mu and
+// mount.mu are taken under it, the latter is held over the creation of a fan-out folder, Slab.grow over the
 // registration of memory, and Slab.mu is taken under it; Slab.mu, Health.mu, meter.mu,
 // inOrder.mu, UserBuffer.mu and the mutex of a job are held over no call out of the
 // package but that of events and, of UserBuffer.mu, deregistration. A job's mutex may be

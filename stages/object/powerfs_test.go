@@ -22,7 +22,6 @@ type powerFS struct {
 	mu    sync.Mutex
 	names map[string]*powerFile // as they are
 	safe  map[string]*powerFile // as they survive
-	dirs  map[string]bool       // folders; made at once, their names are in names too
 	free  int64
 	fault func(op, name string) error
 	gone  bool                       // the path leads elsewhere now
