@@ -28,6 +28,7 @@
 //	err = t.On(shard).Get(ctx, keys, rows, nil)           // an explicit shard, no routing
 //	err = s.Barrier(ctx, "epoch 3", parties)
 //	err = s.Save(ctx, "nightly"); err = s.Load(ctx, "nightly")
+//	sc := t.Scan(); keys, shard, err := sc.Next(ctx)         // every key, in no order; then io.EOF
 //	err = s.Drop(ctx, "user"); infos, err := s.Tables(ctx); st, err := s.Stats(ctx, shard)
 //
 // Keys go to shards by ShardOf. A batch is cut into chunks that fit a slot; chunks to all
@@ -46,7 +47,7 @@
 // FromEnv gives an Op, configured by environment variables only. It connects at the first
 // call that has keys. Its asynchronous calls give numbers: AsyncGet, Prefetch, SubmitUpdate.
 //
-// Owns: Service, Slabs, Client, Table, Handle, Prefetch, Session, Op, ShardOf, the slot protocol.
+// Owns: Service, Slabs, Client, Table, Handle, Prefetch, Scan, Session, Op, ShardOf, the slot protocol.
 // Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail, stages/lanes, stages/table.
 // Goroutines: at a shard one for each SAVE or LOAD, which Service.Close waits for. At a
 // client those of calls to all shards at once, which are waited for. Requests are served

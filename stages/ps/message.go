@@ -27,11 +27,12 @@ const (
 	OpLoad    uint16 = 0x020c
 	OpBarrier uint16 = 0x020d // answered when what was begun before has ended
 	OpForget  uint16 = 0x020e // a client's tokens: it will send none any more
+	OpScan    uint16 = 0x020f // keys of a table, piece by piece
 )
 
 var opNames = map[uint16]string{
 	OpGet: "get", OpPut: "put", OpUpdate: "update", OpExists: "exists", OpDelete: "delete", OpClear: "clear", OpInit: "init",
-	OpDrop: "drop", OpTables: "tables", OpStats: "stats", OpSave: "save", OpLoad: "load", OpBarrier: "barrier", OpForget: "forget",
+	OpDrop: "drop", OpTables: "tables", OpStats: "stats", OpSave: "save", OpLoad: "load", OpBarrier: "barrier", OpForget: "forget", OpScan: "scan",
 }
 
 func opName(op uint16) string {

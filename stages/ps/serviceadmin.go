@@ -40,7 +40,7 @@ func (s *Service) admin(x exchange, w *work, rest []byte) (int, error) {
 	r := &w.req
 	op, out := x.Op(), x.Response()
 	var rsp response
-	if op != OpInit && op != OpSave && op != OpLoad {
+	if op != OpInit && op != OpSave && op != OpLoad && op != OpScan {
 		if err := empty(r, rest); err != nil {
 			return 0, err
 		}
@@ -85,6 +85,8 @@ func (s *Service) admin(x exchange, w *work, rest []byte) (int, error) {
 		return rsp.put(out), nil
 	case OpTables:
 		return s.list(r, out)
+	case OpScan:
+		return s.scan(r, rest, out, w)
 	case OpStats:
 		return s.report(out)
 	case OpSave, OpLoad:

@@ -19,16 +19,18 @@ func (a *app) tableSaveCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "save",
 		Usage:     "write rows to a .npy file, or all tables to a snapshot",
-		ArgsUsage: "TABLE FILE --keys FILE | TABLE FILE --range FROM:TO | --snapshot NAME",
-		Description: `FILE gets the rows of the keys in their order, as .npy of f4. Keys are those of a
-.npy file, numbers of a range, or the words of a text whose numbers do not matter;
---keys-out writes them beside. Keys without a row get zeros and are counted; with
---must-exist they are an error, and nothing is written.
+		ArgsUsage: "TABLE FILE --keys-out FILE | TABLE FILE --keys FILE | --snapshot NAME",
+		Description: `FILE gets rows as .npy of f4, and the file of --keys-out their keys. Without anything
+else they are all rows of the table, in no order, those that come or go meanwhile or
+not. With --keys, --range or --like they are the rows of these keys, in their order;
+keys without a row get zeros and are counted, and with --must-exist they are an error,
+and nothing is written.
 
 A snapshot has every row of every table with its optimizer state. Each shard writes
 its own file below the state folder, while reads and writes go on.
 
 Examples:
+   rs table save user rows.npy --keys-out keys.npy
    rs table save user rows.npy --range 0:100
    rs table save words rows.npy --like vectors.txt --keys-out keys.npy
    rs table save --snapshot nightly`,
@@ -67,8 +69,13 @@ func (a *app) tableSave(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	defer keys.close()
+	if keys.close != nil {
+		defer keys.close()
+	}
 	return a.onTable(ctx, c, args[0], func(ctx context.Context, _ *ps.Session, t *ps.Table) error {
+		if keys.all {
+			keys.next = allKeys(ctx, t)
+		}
 		rep, err := a.saveRows(ctx, c, t, keys, args[1])
 		if err != nil {
 			return err
@@ -112,6 +119,9 @@ func (a *app) saveRows(ctx context.Context, c *cli.Command, t *ps.Table, from ke
 		if err := t.Get(ctx, keys[:n], rows[:n*t.Dim()], found[:n]); err != nil {
 			return rep, err
 		}
+		if from.all { // a row that went since its key was told is none of the table
+			n = compact(keys, rows, found[:n], t.Dim())
+		}
 		for i, f := range found[:n] {
 			if !f {
 				if rep.Missing++; c.Bool("must-exist") {
@@ -146,8 +156,23 @@ func (a *app) saveRows(ctx context.Context, c *cli.Command, t *ps.Table, from ke
 	return rep, nil
 }
 
-// keySource gives the keys whose rows are saved.
+// compact keeps the keys that have a row, and their rows, and says how many they are.
+func compact(keys []uint64, rows []float32, found []bool, dim int) int {
+	n := 0
+	for i, f := range found {
+		if !f {
+			continue
+		}
+		keys[n], found[n] = keys[i], true
+		copy(rows[n*dim:(n+1)*dim], rows[i*dim:(i+1)*dim])
+		n++
+	}
+	return n
+}
+
+// keySource gives the keys whose rows are saved; next of all keys is known with the table.
 type keySource struct {
+	all   bool
 	next  func(keys []uint64) (int, error)
 	close func()
 }
@@ -159,9 +184,14 @@ func keysOf(c *cli.Command) (keySource, error) {
 			given = append(given, "--"+f)
 		}
 	}
-	if len(given) != 1 {
-		return keySource{}, usagef("%s: want one of --keys, --range and --like, not %d", c.FullName(), len(given)).
-			withHint("a table does not know which of its keys are meant; a snapshot has all rows: rs table save --snapshot NAME")
+	switch {
+	case len(given) > 1:
+		return keySource{}, usagef("%s: want one of --keys, --range and --like, not %d", c.FullName(), len(given))
+	case len(given) == 0 && !c.IsSet("keys-out"):
+		return keySource{}, usagef("%s: want --keys-out for the keys of all rows, or --keys, --range or --like", c.FullName()).
+			withHint("rows without their keys are worth nothing; a snapshot has both: rs table save --snapshot NAME")
+	case len(given) == 0:
+		return keySource{all: true}, nil
 	}
 	switch given[0] {
 	case "--range":
@@ -179,6 +209,23 @@ func keysOf(c *cli.Command) (keySource, error) {
 	}
 	rows := make([]float32, 4096*r.Dim())
 	return keySource{next: func(keys []uint64) (int, error) { return r.Next(keys, rows) }, close: func() { _ = r.Close() }}, nil
+}
+
+// allKeys are those of a scan.
+func allKeys(ctx context.Context, t *ps.Table) func(keys []uint64) (int, error) {
+	scan := t.Scan()
+	var left []uint64
+	return func(keys []uint64) (int, error) {
+		if len(left) == 0 {
+			var err error
+			if left, _, err = scan.Next(ctx); err != nil {
+				return 0, err
+			}
+		}
+		n := copy(keys, left)
+		left = left[n:]
+		return n, nil
+	}
 }
 
 func keyRange(s string) (keySource, error) {
