@@ -112,3 +112,26 @@ func BenchmarkStore(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkOpenRead is what a command does that reads one object of 1 MiB: connect, read,
+// leave. The memory that the recipe allows must cost nothing until it is used.
+func BenchmarkOpenRead(b *testing.B) {
+	const size = 1 << 20
+	x := softSite(b, 1<<30)
+	defer x.close()
+	s := x.open(nil)
+	data := randomBytes(1, size)
+	if _, err := s.Put(context.Background(), testKey, NewSource(bytes.NewReader(data), size, "data"), PutOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	x.shut(s)
+	for b.Loop() {
+		s := x.open(nil)
+		buf, _, err := s.Read(context.Background(), testKey, ReadOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		buf.Release()
+		x.shut(s)
+	}
+}

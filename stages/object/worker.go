@@ -125,6 +125,7 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 			excluded = append(excluded, fmt.Sprintf("rail %s is absent (%s)", a.Name, a.Reason))
 		}
 	}
+	var last lastResort
 	for _, r := range w.cfg.Rails {
 		r.Shards = w.reach(&r)
 		why := w.state(r.Name)
@@ -132,19 +133,25 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 		if names != nil && !slices.Contains(names, r.Name) {
 			continue
 		}
+		unwell := ""
 		if why == "" {
-			why = w.health.quarantined(r.Name)
+			unwell = w.health.quarantined(r.Name)
 		}
-		if why != "" {
+		if why != "" || unwell != "" {
 			if slices.ContainsFunc(r.Shards, needed) {
-				excluded = append(excluded, fmt.Sprintf("rail %s is %s", r.Name, why))
+				excluded = append(excluded, fmt.Sprintf("rail %s is %s", r.Name, why+unwell))
+			}
+			if why == "" {
+				last.add(r, r.Shards)
 			}
 			continue
 		}
+		var idle []int
 		up := make([]int, 0, len(r.Shards))
 		for _, s := range r.Shards {
 			left, cause, verdict, canary := w.health.alone(Path{r.Name, s})
 			if left > 0 {
+				idle = append(idle, s)
 				if needed(s) {
 					what := ""
 					if verdict != VerdictPath {
@@ -158,13 +165,52 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 				r.Canary = append(r.Canary, s)
 			}
 		}
+		last.add(r, idle)
 		if r.Shards = up; len(up) > 0 {
 			r.Share = w.health.share(r.Name, up, w.cfg.Limits.Adaptive)
 			rails = append(rails, r)
 		}
 	}
 	rails, dark := adv.apply(rails, needed)
+	rails = last.fill(rails, needed)
+	slices.SortStableFunc(rails, func(a, b PlanRail) int { return w.place(a.Name) - w.place(b.Name) })
 	return rails, append(excluded, dark...), nil
+}
+
+// place is where a rail stands in the recipe.
+func (w *Worker) place(rail string) int {
+	return slices.IndexFunc(w.cfg.Rails, func(r PlanRail) bool { return r.Name == rail })
+}
+
+// lastResort are the paths that are left alone, or of rails in quarantine. A shard that
+// nothing else leads to is tried over them: what failed once may be well again, every
+// stripe is checked, and a lane that is still broken says so at once.
+type lastResort []PlanRail
+
+func (l *lastResort) add(r PlanRail, shards []int) {
+	if len(shards) > 0 {
+		r.Shards, r.Canary = slices.Clone(shards), nil
+		*l = append(*l, r)
+	}
+}
+
+// fill adds the paths to the shards in need that none of the rails reaches.
+func (l lastResort) fill(rails []PlanRail, need func(int) bool) []PlanRail {
+	reached := slices.Clone(rails)
+	for _, r := range l {
+		r.Shards = slices.DeleteFunc(r.Shards, func(s int) bool {
+			return !need(s) || slices.ContainsFunc(reached, func(o PlanRail) bool { return o.reaches(s) })
+		})
+		if len(r.Shards) == 0 {
+			continue
+		}
+		if i := slices.IndexFunc(rails, func(o PlanRail) bool { return o.Name == r.Name }); i >= 0 {
+			rails[i].Shards = append(slices.Clone(rails[i].Shards), r.Shards...)
+		} else {
+			rails = append(rails, r)
+		}
+	}
+	return rails
 }
 
 func (w *Worker) state(rail string) string {
