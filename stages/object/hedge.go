@@ -119,6 +119,9 @@ func (j *readJob) hedge(ctx context.Context, at Path, stripe uint32, when time.T
 		}
 		a.settle()
 		b.settle()
+		if b.err != nil {
+			j.blame(bctx, over, b.err)
+		}
 		j.have(stripe)
 		return nil
 	case b.err != nil:

@@ -125,7 +125,7 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 			excluded = append(excluded, fmt.Sprintf("rail %s is absent (%s)", a.Name, a.Reason))
 		}
 	}
-	var last lastResort
+	var alone, wrong lastResort
 	for _, r := range w.cfg.Rails {
 		r.Shards = w.reach(&r)
 		why := w.state(r.Name)
@@ -142,7 +142,7 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 				excluded = append(excluded, fmt.Sprintf("rail %s is %s", r.Name, why+unwell))
 			}
 			if why == "" {
-				last.add(r, r.Shards)
+				wrong.add(r, r.Shards)
 			}
 			continue
 		}
@@ -165,14 +165,14 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 				r.Canary = append(r.Canary, s)
 			}
 		}
-		last.add(r, idle)
+		alone.add(r, idle)
 		if r.Shards = up; len(up) > 0 {
 			r.Share = w.health.share(r.Name, up, w.cfg.Limits.Adaptive)
 			rails = append(rails, r)
 		}
 	}
 	rails, dark := adv.apply(rails, needed)
-	rails = last.fill(rails, needed)
+	rails = wrong.fill(alone.fill(rails, needed), needed)
 	slices.SortStableFunc(rails, func(a, b PlanRail) int { return w.place(a.Name) - w.place(b.Name) })
 	return rails, append(excluded, dark...), nil
 }
@@ -182,8 +182,8 @@ func (w *Worker) place(rail string) int {
 	return slices.IndexFunc(w.cfg.Rails, func(r PlanRail) bool { return r.Name == rail })
 }
 
-// lastResort are the paths that are left alone, or of rails in quarantine. A shard that
-// nothing else leads to is tried over them: what failed once may be well again, every
+// lastResort are the paths that are left alone, or those of rails in quarantine. A shard
+// that nothing else leads to is tried over all of the first, or else of the second: what failed once may be well again, every
 // stripe is checked, and a lane that is still broken says so at once.
 type lastResort []PlanRail
 
