@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/railstore/railstore/stages/lanes"
+	"github.com/railstore/railstore/stages/object"
 	"github.com/railstore/railstore/stages/rail"
 	"github.com/railstore/railstore/verbs/lane"
 	"github.com/railstore/railstore/verbs/soft"
@@ -48,6 +49,21 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		m.rail(r, o.devices)
 	}
 	m.control(o)
+	if o.directories != nil {
+		m.directories(o.directories())
+	}
+}
+
+func (m sheet) directories(all []object.DirectoryStatus) {
+	for i := range all {
+		d := &all[i]
+		labels := []string{"directory", strconv.Itoa(d.Directory), "path", d.Path}
+		m.gauge("directory_in_use", oneIf(d.State == object.DirInUse), "Whether the directory takes stripes.", labels...)
+		if d.Total > 0 {
+			m.gauge("directory_free_bytes", float64(d.Free), "Free on the directory's file system.", labels...)
+			m.gauge("directory_size_bytes", float64(d.Total), "Size of the directory's file system.", labels...)
+		}
+	}
 }
 
 func oneIf(b bool) float64 {

@@ -14,6 +14,7 @@ import (
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/lanes"
 	"github.com/railstore/railstore/stages/launch"
+	"github.com/railstore/railstore/stages/object"
 	"github.com/railstore/railstore/stages/ps"
 	"github.com/railstore/railstore/stages/rail"
 	"github.com/railstore/railstore/verbs/lane"
@@ -22,16 +23,17 @@ import (
 // observed is what a process with rails shows of itself: its lanes, faults and
 // metrics. Nothing of it costs anything until somebody asks.
 type observed struct {
-	more       map[string]func(url.Values, []byte) (any, error) // answers of the admin socket
-	deployment *deploy.Deployment
-	process    launch.Process
-	set        *rail.Set
-	control    *ctrl.Client
-	counters   *lane.Counters
-	lanes      func() []lanes.LaneStatus
-	devices    *devices
-	events     *eventCounts
-	tables     func() ps.ServiceStats // of a shard; nil: of a client
+	directories func() []object.DirectoryStatus                  // of a shard; nil: of a client
+	more        map[string]func(url.Values, []byte) (any, error) // answers of the admin socket
+	deployment  *deploy.Deployment
+	process     launch.Process
+	set         *rail.Set
+	control     *ctrl.Client
+	counters    *lane.Counters
+	lanes       func() []lanes.LaneStatus
+	devices     *devices
+	events      *eventCounts
+	tables      func() ps.ServiceStats // of a shard; nil: of a client
 }
 
 // observe opens the process's admin socket, and the address for scraping that the

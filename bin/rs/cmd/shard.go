@@ -80,7 +80,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		process: launch.Process{ID: string(ctrl.ShardID(r.shard)), Shard: r.shard, Host: sh.Host, Command: "serve"}}
 	scrubber := object.NewScrubber(ctx, store, client)
 	scope.DeferClose("scrubber", scrubber.Close)
-	o.more = objectCalls(store, scrubber)
+	o.more, o.directories = objectCalls(store, scrubber), store.Directories
 	if err := o.observe(ctx, scope, r.folder); err != nil {
 		return err
 	}
