@@ -69,8 +69,11 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "unshare" {
+			switch cond {
+			case "unshare":
 				return unshareFlags() != "", nil
+			case "race":
+				return raceEnabled, nil
 			}
 			return false, fmt.Errorf("there is no condition %q", cond)
 		},
@@ -277,7 +280,7 @@ func lookup(doc any, path []string) (any, error) {
 }
 
 // killpid DEPLOYMENT SHARD SIGNAL: sends the shard's process a signal and, for
-// KILL, waits until it is gone.
+// KILL and TERM, waits until it is gone.
 func cmdKillShard(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: killpid deployment shard signal")
@@ -290,7 +293,7 @@ func cmdKillShard(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("signal %s to process %d", args[2], rec.PID)
 	}
 	ts.Check(syscall.Kill(rec.PID, sig))
-	if sig != syscall.SIGKILL {
+	if sig != syscall.SIGKILL && sig != syscall.SIGTERM {
 		return
 	}
 	if !poll(10*time.Second, func() bool { return ended(rec.PID) }) {

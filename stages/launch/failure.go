@@ -176,11 +176,13 @@ func OneLine(s string) string {
 	return strings.Join(parts, "; ")
 }
 
-// exitRecord is what a shard's process leaves when it ends with an error.
+// exitRecord is what a shard's process leaves when it ends: an error, or the reason
+// for which it was asked to.
 type exitRecord struct {
-	Code  int       `json:"code"`
-	Time  time.Time `json:"time"`
-	Error Failure   `json:"error"`
+	Code   int       `json:"code"`
+	Time   time.Time `json:"time"`
+	Error  Failure   `json:"error"`
+	Reason string    `json:"reason,omitempty"`
 }
 
 // WriteExit records why the claim's process is about to end, for the launcher
@@ -193,10 +195,31 @@ func (c *Claim) WriteExit(code int, err error) error {
 	return writeAtomic(c.folder.exitPath(c.shard), append(b, '\n'))
 }
 
+// WriteEnd records that the claim's process ends because it was asked to.
+func (c *Claim) WriteEnd(reason string) error {
+	b, err := json.Marshal(exitRecord{Time: time.Now().UTC(), Reason: reason})
+	if err != nil {
+		return err
+	}
+	return writeAtomic(c.folder.exitPath(c.shard), append(b, '\n'))
+}
+
+// readExit gives the error that a shard's process ended with.
 func (f Folder) readExit(shard int) (exitRecord, bool) {
+	r, ok := f.readRecordOfEnd(shard)
+	return r, ok && r.Error.Message != ""
+}
+
+// readEnd gives the reason for which a shard's process was asked to end, and did.
+func (f Folder) readEnd(shard int) (string, bool) {
+	r, ok := f.readRecordOfEnd(shard)
+	return r.Reason, ok && r.Error.Message == "" && r.Reason != ""
+}
+
+func (f Folder) readRecordOfEnd(shard int) (exitRecord, bool) {
 	b, err := os.ReadFile(f.exitPath(shard))
 	var r exitRecord
-	if err != nil || json.Unmarshal(b, &r) != nil || r.Error.Message == "" {
+	if err != nil || json.Unmarshal(b, &r) != nil {
 		return exitRecord{}, false
 	}
 	return r, true

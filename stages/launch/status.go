@@ -75,6 +75,10 @@ func (f Folder) Status(ctx context.Context, control Control) (*ctrl.Status, erro
 	return f.compose(r.Deployment, procs, told, cerr), nil
 }
 
+// controlStart is how long a control plane that does not answer counts as one that
+// is still starting.
+const controlStart = 10 * time.Second
+
 var errNoControl = errors.New("shard 0, which serves it, has no process")
 
 // controlShard is the shard that serves the control plane.
@@ -183,6 +187,10 @@ func (f Folder) compose(d *deploy.Deployment, procs map[int]shardProc, told *ctr
 		n := byID[sh.ID]
 		switch {
 		case !p.held && marked:
+			if reason, ok := f.readEnd(sh.ID); ok {
+				st.State, st.Reason = ctrl.StateStopped, "ended as asked: "+reason
+				break
+			}
 			st.State, st.Reason = ctrl.StateDead, f.deathReason(sh.ID)
 		case !p.held:
 			st.State = ctrl.StateStopped
@@ -193,6 +201,9 @@ func (f Folder) compose(d *deploy.Deployment, procs map[int]shardProc, told *ctr
 			}
 		case cerr != nil && sh.ID != controlShard && !procs[controlShard].held:
 			st.State, st.Reason = ctrl.StateSuspect, "no control plane: "+OneLine(cerr.Error())
+		case cerr != nil && !procs[controlShard].since.IsZero() && time.Since(procs[controlShard].since) > controlStart:
+			// It has long been up: it hangs, or the machine is too busy.
+			st.State, st.Reason = ctrl.StateSuspect, "the control plane at "+s.Control.Address+" does not answer any more: "+OneLine(cerr.Error())
 		case cerr != nil:
 			st.State, st.Reason = ctrl.StateStarting, "the control plane at "+s.Control.Address+" does not answer: "+OneLine(cerr.Error())
 		default:

@@ -179,7 +179,7 @@ func (u *upRun) wait(ctx context.Context) (*ctrl.Status, error) {
 				s := &st.Shards[i]
 				if s.State != ctrl.StateServing {
 					all = false
-					if s.PID == 0 && s.State == ctrl.StateDead && !u.isChild(s.ID) {
+					if s.PID == 0 && s.State.Ended() && !u.isChild(s.ID) {
 						return nil, pipeline.Errorf(pipeline.LayerProcess, "up", pipeline.AtShard(s.ID), "%w: %s", ErrNotRunning, s.Reason).
 							WithHint("run rs up again: it starts the shards that are missing")
 					}

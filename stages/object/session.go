@@ -102,6 +102,9 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	if err := s.control.SetReport(s.client.Report); err != nil {
 		return nil, err
 	}
+	if err := s.control.SetState(ctx, ctrl.StateServing, ""); err != nil {
+		return nil, err
+	}
 	wc := Config{Catalog: s.control, Slab: s.staged.slab, Epoch: d.Epoch, StripeBytes: uint64(d.Objects.StripeBytes), Limits: cfg.Limits, Health: cfg.Health,
 		Absent: absent, Reach: s.client.Reach, Transport: NewLaneTransport(LaneTransportConfig{Client: s.client, Memory: s.staged})}
 	for _, r := range set.Rails {

@@ -77,7 +77,13 @@ func (a *app) serve(ctx context.Context, c *cli.Command) (err error) {
 	}
 	err = runShard(pipeline.WithSink(ctx, sink), shardRun{folder: f, deployment: r.Deployment, shard: shard, events: counts})
 	if err == nil || errors.Is(err, errInterrupted) && errors.Is(context.Cause(ctx), errInterrupted) {
-		return nil // asked to end, and ended
+		// Asked to end, and ended.
+		reason := "stopped through the control plane"
+		if cause := context.Cause(ctx); cause != nil {
+			reason = cause.Error()
+		}
+		sink(pipeline.Event{Event: "shard_ended", Reason: reason})
+		return claim.WriteEnd(reason)
 	}
 	return pipeline.Wrap(err, pipeline.LayerInternal, "serve", pipeline.AtShard(shard))
 }
