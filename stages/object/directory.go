@@ -151,6 +151,34 @@ func (d *directory) clean(m *mount) error {
 	return nil
 }
 
+// incomingGrace is the age at which a file in the incoming folder is of no write that
+// is under way: a stripe is written in seconds.
+const incomingGrace = time.Hour
+
+// sweepIncoming removes files of writes that failed and could not clean up after
+// themselves. Those of an earlier process went when the directory was opened.
+func (d *directory) sweepIncoming(now time.Time) error {
+	ents, err := d.list(incomingName)
+	if err != nil {
+		return err
+	}
+	m, done, err := d.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, e := range ents {
+		fi, err := e.Info()
+		if err != nil || !strings.HasSuffix(e.Name(), tmpSuffix) || now.Sub(fi.ModTime()) < incomingGrace {
+			continue // what is gone meanwhile needs nothing
+		}
+		if err := ignoreMissing(m.remove(incomingName + "/" + e.Name())); err != nil {
+			return d.fail(m, "clean up", err, 0)
+		}
+	}
+	return nil
+}
+
 // folder makes the fan-out folder and its entry durable. A folder that was found
 // is synced too: whoever made it may not have got so far.
 func (d *directory) folder(m *mount, name string) error {

@@ -259,6 +259,9 @@ func (x *powered) scrub() {
 				if f.folder || name == markerName {
 					continue
 				}
+				if time.Since(f.mtime) > incomingGrace && path.Dir(name) == incomingName {
+					x.fatal("%s is still there", name)
+				}
 				if n++; !want[fmt.Sprint(s, d, name)] && path.Dir(name) != incomingName {
 					x.fatal("shard %d, directory %d: %s belongs to nothing", s, d, name)
 				}
@@ -287,7 +290,7 @@ func TestObjectsAgainstModel(t *testing.T) {
 			if r.IntN(3) == 0 {
 				x.dies.Store(int64(1 + r.IntN(80)))
 			}
-			switch r.IntN(10) {
+			switch r.IntN(11) {
 			case 0, 1, 2, 3, 4:
 				puts++
 				x.put(k)
@@ -303,6 +306,25 @@ func TestObjectsAgainstModel(t *testing.T) {
 				x.powerCut()
 			case 8:
 				x.scrub()
+			case 10:
+				// A disk that fails now and then during a put, and is looked at afterwards.
+				x.dies.Store(0)
+				s, d := r.IntN(2), r.IntN(2)
+				x.note("directory %d of shard %d fails now and then during a put", d, s)
+				fs := x.disks[s][d]
+				works := fs.fault
+				fs.fault = func(string, string) error {
+					if r.IntN(3) == 0 {
+						return syscall.EIO
+					}
+					return nil
+				}
+				x.put(k)
+				fs.fault = works
+				x.stores[s].Check(time.Now().Add(time.Hour))
+				if st := x.stores[s].Directories()[d]; st.State != DirInUse {
+					x.fatal("the disk works again: %+v", st)
+				}
 			case 9:
 				// A disk that is full, then has room again.
 				x.dies.Store(0)

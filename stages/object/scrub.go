@@ -162,6 +162,9 @@ func (x *scrub) list(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if err == nil && x.opt.Fix {
+			err = x.s.dirs[dir].sweepIncoming(time.Now())
+		}
 		if err != nil {
 			x.rep.Skipped = append(x.rep.Skipped, fmt.Sprintf("files of directory %d: %v", dir, err))
 			continue

@@ -181,10 +181,20 @@ func TestScrubJudgesOrphans(t *testing.T) {
 	if err = errors.Join(err, os.MkdirAll(filepath.Dir(stray), 0o755), os.WriteFile(stray, b, 0o644), os.Chtimes(stray, time.Time{}, time.Now().Add(-48*time.Hour))); err != nil {
 		t.Fatal(err)
 	}
+	// What a write left that could not clean up after itself, and one under way.
+	left, under := filepath.Join(x.dirs[0][1], incomingName, "900.tmp"), filepath.Join(x.dirs[0][1], incomingName, "901.tmp")
+	if err := errors.Join(os.WriteFile(left, b, 0o644), os.WriteFile(under, b, 0o644), os.Chtimes(left, time.Time{}, time.Now().Add(-2*incomingGrace))); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := os.Stat(under); err != nil {
+			t.Error(err)
+		}
+	}()
 	if s := states(ScrubOptions{Fix: true}); !slices.Equal(s, []string{OrphanRemoved, OrphanRemoved, OrphanYoung}) {
 		t.Fatal(s)
 	}
-	for _, p := range []string{stray, filepath.Join(x.dirs[0][0], old)} {
+	for _, p := range []string{left, stray, filepath.Join(x.dirs[0][0], old)} {
 		if _, err := os.Stat(p); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: %v", p, err)
 		}

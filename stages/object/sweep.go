@@ -96,6 +96,9 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration, live func(contex
 		if ctx.Err() != nil {
 			return rep, ctx.Err()
 		}
+		if err == nil {
+			err = s.dirs[dir].sweepIncoming(time.Now())
+		}
 		failed = both(failed, err) // a directory that is out of use keeps no other from being swept
 	}
 	if len(files) == 0 {
