@@ -233,7 +233,7 @@ func (a *app) benchCase(ctx context.Context, c *cli.Command, k benchCase) (r ben
 	if err != nil {
 		return r, err
 	}
-	pids, err := shardPIDs(ctx, s)
+	pids, err := shardPIDs(ctx, s.Control(), s.Shards())
 	if err != nil {
 		return r, err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/pipeline"
-	"github.com/railstore/railstore/stages/ps"
 	"github.com/railstore/railstore/stages/table"
 )
 
@@ -345,10 +344,10 @@ func inBatches(ctx context.Context, records, batch, callers int, fn func(ctx con
 }
 
 // shardPIDs are the processes of the shards that run on this machine.
-func shardPIDs(ctx context.Context, s *ps.Session) ([]int, error) {
+func shardPIDs(ctx context.Context, control *ctrl.Client, shards []int) ([]int, error) {
 	var out []int
-	for _, id := range s.Shards() {
-		n, err := s.Control().Node(ctx, ctrl.ShardID(id))
+	for _, id := range shards {
+		n, err := control.Node(ctx, ctrl.ShardID(id))
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,6 @@
 // Owns: flags, help, text and JSON output, exit codes, signals, metrics.
 // Imports: everything below it.
 // Goroutines: one per run waits for signals, those of up and logs follow files,
-// one tells who waits for what, some send the batches of a table load; the function that starts one waits for it. Locks: lineWriter.mu,
+// one tells who waits for what, some send the batches of a table load or are the readers of a benchmark; the function that starts one waits for it. Locks: lineWriter.mu,
 // devices.mu, eventCounts.mu, transfer.mu, none of them with another.
 package cmd

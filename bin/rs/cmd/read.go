@@ -66,6 +66,9 @@ func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
 	if to == "" && c.IsSet("output") {
 		return usagef("-o: want a file name, or - for standard output")
 	}
+	if _, err := connectTime(c); err != nil {
+		return err
+	}
 	f, err := a.folder(c)
 	if err != nil {
 		return err

@@ -46,6 +46,9 @@ func (a *app) runJob(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	if _, err := connectTime(c); err != nil {
+		return err
+	}
 	s, err := a.state(c)
 	if err != nil {
 		return err

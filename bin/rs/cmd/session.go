@@ -28,9 +28,22 @@ type sessionFor struct {
 	reader *deploy.Reader // limits of its reads; nil: the deployment's
 }
 
+// connectTime is what --timeout allows; a command line that makes no sense is told before
+// anything is looked at.
+func connectTime(c *cli.Command) (time.Duration, error) {
+	t := c.Duration(flagTimeout)
+	if t <= 0 {
+		return 0, usagef("--timeout %v: want a time above zero, such as 30s", t)
+	}
+	return t, nil
+}
+
 // openSession connects to the deployment that the command means, over the rails
 // that it names, from the host of --host.
 func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (_ context.Context, s *object.Session, done func() error, err error) {
+	if _, err := connectTime(c); err != nil {
+		return nil, nil, nil, err
+	}
 	f, err := a.folder(c)
 	if err != nil {
 		return nil, nil, nil, err
@@ -41,8 +54,9 @@ func (a *app) openSession(ctx context.Context, c *cli.Command, rails []string) (
 // openSessionFor connects to a deployment. The context that it gives back is ctx whose
 // events go to those of the deployment. done ends the session.
 func (a *app) openSessionFor(ctx context.Context, c *cli.Command, of sessionFor) (_ context.Context, s *object.Session, done func() error, err error) {
-	if t := c.Duration(flagTimeout); t <= 0 {
-		return nil, nil, nil, usagef("--timeout %v: want a time above zero, such as 30s", t)
+	timeout, err := connectTime(c)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	f, host := of.folder, of.host
 	r, err := f.RequireShards()
@@ -87,7 +101,6 @@ func (a *app) openSessionFor(ctx context.Context, c *cli.Command, of sessionFor)
 	if control == "" {
 		control = launch.ControlAddress(d)
 	}
-	timeout := c.Duration(flagTimeout)
 	octx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the shards were not all reached within %v", timeout))
 	defer cancel()
 	stop := a.whenSlow(func() { a.progress("waiting for the shards of %s, for at most %v", d.Name, timeout) })
