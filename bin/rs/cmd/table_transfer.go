@@ -67,11 +67,12 @@ type piece struct {
 	at   int64 // row of the file
 }
 
-// run reads until the end, an error, or a batch that fails. The error is about the
-// file, or the first batch that failed.
+// run reads until the end, an error, or a batch that fails. Batches that are under way
+// then are seen to their end: to give them up would only make it unknown what became of
+// them. The error is about the file, or the first batch that failed.
 func (t *transfer) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
 	free, full := make(chan *piece, t.depth+1), make(chan *piece)
 	for range t.depth + 1 {
 		free <- &piece{keys: make([]uint64, t.batch), rows: make([]float32, t.batch*t.dim)}
@@ -80,14 +81,14 @@ func (t *transfer) run(ctx context.Context) error {
 	for range t.depth {
 		wg.Go(func() {
 			for p := range full {
-				if !t.apply(ctx, p) {
-					cancel()
+				if !t.apply(ctx, reading, p) {
+					stop()
 				}
 				free <- p
 			}
 		})
 	}
-	rerr := t.read(ctx, free, full)
+	rerr := t.read(reading, free, full)
 	close(full)
 	wg.Wait()
 	// Parts of a failure that came in any order are told in the file's.
@@ -141,15 +142,15 @@ func (t *transfer) read(ctx context.Context, free <-chan *piece, full chan<- *pi
 }
 
 // apply sends a batch, again where that helps, and books what became of it.
-func (t *transfer) apply(ctx context.Context, p *piece) bool {
+func (t *transfer) apply(ctx, reading context.Context, p *piece) bool {
 	keys, rows := p.keys[:p.n], p.rows[:p.n*t.dim]
 	err := t.do(ctx, keys, rows)
 	for attempt := 1; err != nil && attempt <= t.retries; attempt++ {
 		var failed *ps.BatchError
-		if !errors.As(err, &failed) || !retriable(failed) || ctx.Err() != nil {
+		if !errors.As(err, &failed) || !retriable(failed) || reading.Err() != nil {
 			break
 		}
-		if aerr := t.again(ctx, attempt); aerr != nil {
+		if aerr := t.again(reading, attempt); aerr != nil {
 			err = errors.Join(err, aerr)
 			break
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -165,6 +166,33 @@ func TestTransferEnds(t *testing.T) {
 		}}
 	if err := x.run(ctx); !errors.Is(err, errInterrupted) || x.rep.Applied != int64(len(f.applied)) || x.rep.Applied < 500 {
 		t.Errorf("%v, %+v, %d rows", err, x.rep, len(f.applied))
+	}
+}
+
+// TestTransferLetsOthersFinish: a batch that fails does not take those with it that are
+// under way.
+func TestTransferLetsOthersFinish(t *testing.T) {
+	failed, begun := make(chan struct{}), make(chan struct{})
+	refused := &ps.BatchError{Op: "put", Table: "t", Keys: 5, Shards: []*ps.ShardError{{Shard: 1, Keys: []ps.Range{{From: 0, To: 5}}, Err: ps.ErrMemory}}}
+	x := transfer{from: &rowsOf{n: 1 << 30}, dim: 1, batch: 5, depth: 2,
+		do: func(ctx context.Context, keys []uint64, _ []float32) error {
+			if keys[0] == 0 {
+				<-begun
+				close(failed)
+				return refused
+			}
+			if keys[0] == 5 {
+				close(begun)
+				<-failed
+				select {
+				case <-ctx.Done():
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+			return ctx.Err()
+		}}
+	if err := x.run(context.Background()); !errors.Is(err, ps.ErrMemory) || x.rep.NotApplied != 5 || x.rep.Unknown != 0 || x.rep.Applied < 5 {
+		t.Errorf("%v, %+v", err, x.rep)
 	}
 }
 
