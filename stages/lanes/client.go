@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
@@ -72,22 +73,10 @@ func Dial(ctx context.Context, scope *pipeline.Scope, in ClientInput) (*Client, 
 			sink(e)
 		}
 	}
-	dial := rail.DialInput{Set: in.Set, Control: in.Control}
-	var err error
-	if dial.Shards, err = c.serving(ctx, d); err != nil {
-		c.halt()
-		return nil, err
-	}
 	c.pollers = startPollers(in.Set, in.Config)
 	scope.DeferClose("pollers", func() error { stopPollers(c.pollers); return nil })
-	publish, connect := rail.Publish, rail.Connect
-	publish.Deadline, connect.Deadline = d.Pipeline.Publish.Deadline.D(), d.Pipeline.Connect.Deadline.D()
 	scope.DeferClose("lanes", c.close) // should a stage fail
-	off, err := pipeline.Run(ctx, scope, publish, dial)
-	if err != nil {
-		return nil, err
-	}
-	peers, err := pipeline.Run(ctx, scope, connect, off)
+	peers, err := c.connect(ctx, scope, d)
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +98,29 @@ func Dial(ctx context.Context, scope *pipeline.Scope, in ClientInput) (*Client, 
 	// Before the links, which the stages' undo would destroy under the lanes.
 	scope.DeferClose("lanes", c.close)
 	return c, nil
+}
+
+// connect makes links to every shard that serves. A shard that is replaced by its
+// next process meanwhile is met as that one.
+func (c *Client) connect(ctx context.Context, scope *pipeline.Scope, d *deploy.Deployment) ([]*rail.Peer, error) {
+	publish, connect := rail.Publish, rail.Connect
+	publish.Deadline, connect.Deadline = d.Pipeline.Publish.Deadline.D(), d.Pipeline.Connect.Deadline.D()
+	began := time.Now()
+	for {
+		shards, err := c.serving(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		var peers []*rail.Peer
+		off, err := pipeline.Run(ctx, scope, publish, rail.DialInput{Set: c.Set, Control: c.Control, Shards: shards})
+		if err == nil {
+			peers, err = pipeline.Run(ctx, scope, connect, off)
+		}
+		var gone *ctrl.AbsentError
+		if err == nil || !errors.As(err, &gone) || ctx.Err() != nil || time.Since(began) >= connect.Deadline {
+			return peers, err
+		}
+	}
 }
 
 // close ends the goroutines, the lanes and the links. It is idempotent.

@@ -519,3 +519,54 @@ func TestConstantCounts(t *testing.T) {
 	}
 	s.until("the goroutines", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
 }
+
+// A shard is replaced by its next process while a client waits for its answer; the
+// client meets that one.
+func TestShardReplacedWhileDialing(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	w := newWorld(t)
+	defer w.server.Close()
+	servers, mute := pipeline.NewScope(), pipeline.NewScope()
+	w.shard(t, servers, 0)
+	// One that serves, it says, and answers nobody: a process that is stopped.
+	_, control, _ := w.member(t, mute, "s1", ctrl.ShardID(1), ServerDemand)
+	if err := control.SetState(w.ctx, ctrl.StateServing, ""); err != nil {
+		t.Fatal(err)
+	}
+	scope := pipeline.NewScope()
+	set, c, cfg := w.member(t, scope, "c", ctrl.ClientID("x"), ClientDemand)
+	dialed := make(chan error, 1)
+	var cl *Client
+	go func() {
+		var err error
+		cl, err = Dial(w.ctx, scope, ClientInput{Set: set, Control: c, Config: cfg})
+		dialed <- err
+	}()
+	for e, err := range control.Watch(w.ctx) { // until its offer is there
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := e.(ctrl.OfferReceived); ok {
+			break
+		}
+	}
+	if err := control.Close(); err != nil { // as when it is killed
+		t.Fatal(err)
+	}
+	w.shard(t, servers, 1)
+	if err := <-dialed; err != nil {
+		t.Fatal(err)
+	}
+	var resp [64]byte
+	r, err := cl.Pool(1).Call(w.ctx, lane.Request{Op: 0x0701, Payload: []byte("hi")}, resp[:])
+	if err != nil || string(resp[:r.N]) != "shard 1: hi" {
+		t.Fatalf("%v %q", err, resp[:r.N])
+	}
+	if n := set.QPsInUse(); n != 4 {
+		t.Errorf("%d QPs in use, want two for each shard", n)
+	}
+	_ = mute.Close(w.ctx) // it cannot leave: another has its place
+	if err := errors.Join(scope.Close(w.ctx), servers.Close(w.ctx)); err != nil {
+		t.Error(err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
@@ -43,6 +44,8 @@ type Set struct {
 
 	mu        sync.Mutex
 	onQPEvent func(*Rail, verbs.AsyncEvent)
+
+	offers atomic.Uint64 // that this process made to shards: where the generations of the next begin
 }
 
 // Allocate makes PD, CQ and registered memory on every rail. The memory is one

@@ -55,8 +55,9 @@ var Connect = pipeline.Stage[*Offered, []*Peer]{
 	Name: "connect", Layer: pipeline.LayerConnect, Run: connect,
 }
 
-func publish(ctx context.Context, scope *pipeline.Scope, in DialInput) (*Offered, error) {
+func publish(ctx context.Context, scope *pipeline.Scope, in DialInput) (_ *Offered, err error) {
 	out := &Offered{in: in}
+	defer out.closeOn(&err)
 	for _, sh := range in.Shards {
 		op, err := in.Set.offer(sh)
 		if err != nil {
@@ -65,7 +66,7 @@ func publish(ctx context.Context, scope *pipeline.Scope, in DialInput) (*Offered
 		scope.DeferClose("disconnect from "+string(sh.ID), op.peer.Close)
 		out.peers = append(out.peers, op)
 	}
-	_, err := pipeline.Each(ctx, out.peers, func(ctx context.Context, op *offeredPeer) (struct{}, error) {
+	_, err = pipeline.Each(ctx, out.peers, func(ctx context.Context, op *offeredPeer) (struct{}, error) {
 		err := in.Control.Publish(ctx, op.offer)
 		return struct{}{}, pipeline.Wrap(err, pipeline.LayerControl, "publish", atNode(op.shard.ID))
 	})
@@ -75,13 +76,24 @@ func publish(ctx context.Context, scope *pipeline.Scope, in DialInput) (*Offered
 	return out, nil
 }
 
+// closeOn gives the QPs back after a failure, so that the stage can be run again
+// before its scope ends.
+func (o *Offered) closeOn(err *error) {
+	if *err == nil {
+		return
+	}
+	for _, op := range o.peers {
+		*err = errors.Join(*err, op.peer.Close())
+	}
+}
+
 // offer makes the links to one shard.
 func (s *Set) offer(sh ctrl.NodeInfo) (*offeredPeer, error) {
 	pairs, skipped := pairRails(s.Rails, sh.Rails)
 	if len(pairs) == 0 {
 		return nil, fmt.Errorf("no rail of host %s reaches %s: %s", s.Host, sh.ID, strings.Join(skipped, "; "))
 	}
-	op := &offeredPeer{peer: &Peer{Node: sh.ID, set: s, generation: 1}, shard: sh, skipped: skipped}
+	op := &offeredPeer{peer: &Peer{Node: sh.ID, set: s, generation: s.offers.Add(1)}, shard: sh, skipped: skipped}
 	op.offer = ctrl.Offer{To: sh.ID, Generation: op.peer.generation, Params: maps.Clone(s.Demand.Params)}
 	if op.offer.Params == nil {
 		op.offer.Params = map[string]string{}
@@ -103,7 +115,8 @@ func (s *Set) offer(sh ctrl.NodeInfo) (*offeredPeer, error) {
 	return op, nil
 }
 
-func connect(ctx context.Context, _ *pipeline.Scope, off *Offered) ([]*Peer, error) {
+func connect(ctx context.Context, _ *pipeline.Scope, off *Offered) (_ []*Peer, err error) {
+	defer off.closeOn(&err)
 	return pipeline.Each(ctx, off.peers, func(ctx context.Context, op *offeredPeer) (*Peer, error) {
 		err := op.connect(ctx, off.in)
 		return op.peer, pipeline.Wrap(err, pipeline.LayerConnect, "connect", atNode(op.shard.ID))
