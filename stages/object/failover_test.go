@@ -475,3 +475,28 @@ func TestReadLastResort(t *testing.T) {
 		t.Errorf("%+v", rep.Rails)
 	}
 }
+
+// TestHealthIsShared: what one worker of a process learns of a path, the others know.
+func TestHealthIsShared(t *testing.T) {
+	x := newWorld(t, func(c *Config) { c.Health = NewHealth() })
+	data := randomBytes(1, 8*Align)
+	x.mustPut(testKey, data)
+	x.script(func(o wireOp) *fault {
+		if isFetch(o) && o.at.Rail == "b" {
+			return &fault{err: errWire}
+		}
+		return nil
+	})
+	x.reads(testKey, data)
+	x.script(nil)
+	x.net.moved = map[string]uint64{}
+	other, err := NewWorker(x.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := len(x.cfg.Health.Status())
+	rep := readBytes(t, other, testKey, data)
+	if left == 0 || len(rep.Excluded) != left || !rep.Degraded {
+		t.Errorf("%d paths are left alone, the other worker excludes %q", left, rep.Excluded)
+	}
+}

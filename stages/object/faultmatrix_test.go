@@ -432,3 +432,47 @@ func TestMatrixAdaptive(t *testing.T) {
 	m.ends["shard b"].ClearFaults()
 	waitFor(t, func() bool { n, _ := share(); return n >= 7 })
 }
+
+// TestMatrixRailMissesStart: whatever keeps one rail from coming up, a session opens
+// without it and says so; with minRails 2 it does not, and leaves nothing.
+func TestMatrixRailMissesStart(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	m := newMatrix(t, nil)
+	defer m.end()
+	open := func(least int) (*Session, error) {
+		lim := DefaultLimits()
+		lim.MinRails = least
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		return OpenSession(ctx, SessionConfig{Deployment: m.dep, Host: "c", Drivers: m.drivers, Control: m.server.Addr(), Identity: m.identity(), Limits: lim})
+	}
+	for _, f := range []soft.Fault{{Do: "fail", Op: "open"}, {Do: "port_down"}, {Do: "fail", Op: "create_cq"}, {Do: "fail", Op: "reg_mr", Errno: "ENOMEM"},
+		{Do: "fail", Op: "create_qp", Errno: "ENOMEM"}, {Do: "fail", Op: "modify_rtr", Errno: "ENETUNREACH"}} {
+		id := m.ends.mustAdd(t, "client b", f)
+		if s, err := open(2); err == nil || railOf(err) != "b" {
+			t.Errorf("%s %s: %v", f.Do, f.Op, err)
+			if err == nil {
+				m.shut(s)
+			}
+		}
+		s, err := open(1)
+		if err != nil {
+			t.Errorf("%s %s: %v", f.Do, f.Op, err)
+		} else {
+			rep := readBytes(t, s.Worker, testKey, m.data)
+			if !rep.Degraded || len(rep.Rails) != 1 || len(rep.Excluded) != 1 || !strings.Contains(rep.Excluded[0], "rail b is absent (") {
+				t.Errorf("%s %s: %+v", f.Do, f.Op, rep)
+			}
+			m.shut(s)
+		}
+		m.ends["client b"].ClearFaults(id)
+	}
+	s, err := open(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep := readBytes(t, s.Worker, testKey, m.data); rep.Degraded {
+		t.Errorf("%+v", rep)
+	}
+	m.shut(s)
+}

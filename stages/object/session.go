@@ -50,8 +50,47 @@ type Session struct {
 }
 
 // OpenSession runs the stages for a client: resolve, allocate, publish, connect.
-// When one fails everything is undone. ctx bounds the opening, not the session.
-func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error) {
+// When one fails everything is undone. Where it is for one rail, it is done again without
+// that one, as long as Limits.MinRails are left and the caller did not name the rails;
+// every result tells of it. ctx bounds the opening, not the session.
+func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
+	var absent []AbsentRail
+	for {
+		s, err := openSession(ctx, cfg, absent)
+		if err == nil {
+			return s, nil
+		}
+		name := railOf(err)
+		lost := slices.ContainsFunc(absent, func(a AbsentRail) bool { return a.Name == name })
+		h := hostOf(&cfg)
+		if name == "" || lost || cfg.Rails != nil || ctx.Err() != nil || h == nil || len(h.Rails)-len(absent)-1 < max(cfg.Limits.MinRails, 1) {
+			return nil, err
+		}
+		absent = append(absent, AbsentRail{name, err.Error()})
+		pipeline.Emit(ctx, pipeline.Event{Event: "rail_absent", Rail: name, Reason: err.Error()})
+	}
+}
+
+// railOf is the rail that an error is about, or empty.
+func railOf(err error) string {
+	var pe *pipeline.Error
+	if errors.As(err, &pe) {
+		return pe.Where.Rail
+	}
+	return ""
+}
+
+// hostOf is the host whose rails a session uses.
+func hostOf(cfg *SessionConfig) *deploy.Host {
+	if cfg.Host == "" {
+		return cfg.Deployment.ClientHost()
+	}
+	h, _ := cfg.Deployment.Host(cfg.Host)
+	return h
+}
+
+// openSession opens a session without the rails that are absent.
+func openSession(ctx context.Context, cfg SessionConfig, absent []AbsentRail) (_ *Session, err error) {
 	s := &Session{scope: pipeline.NewScope(), lock: processMemlock}
 	defer func() {
 		if err != nil {
@@ -84,7 +123,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 			"slots of %d and %d bytes: stripe requests have up to %d bytes and answers up to %d; raise lanes.requestBytes or lanes.responseBytes",
 			d.Lanes.RequestBytes, d.Lanes.ResponseBytes, MaxRequestBytes, MaxResponseBytes)
 	}
-	set, absent, err := s.rails(ctx, cfg, lanes.ClientDemand(d, lc))
+	set, err := s.rails(ctx, cfg, absent, lanes.ClientDemand(d, lc))
 	if err != nil {
 		return nil, err
 	}
@@ -132,69 +171,24 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	return s, nil
 }
 
-// rails opens the host's rails and gives them their resources. A rail that cannot be
-// opened is left out, as long as Limits.MinRails are there and the caller did not name
-// it; every result tells of it.
-func (s *Session) rails(ctx context.Context, cfg SessionConfig, demand rail.Demand) (*rail.Set, []AbsentRail, error) {
-	d := cfg.Deployment
-	names, must := cfg.Rails, cfg.Rails != nil
-	if h, ok := d.Host(cfg.Host); ok && !must {
+// rails opens the host's rails, or those that are named, without those that are absent,
+// and gives them their resources.
+func (s *Session) rails(ctx context.Context, cfg SessionConfig, absent []AbsentRail, demand rail.Demand) (*rail.Set, error) {
+	d, names := cfg.Deployment, cfg.Rails
+	if h := hostOf(&cfg); len(absent) > 0 && h != nil {
 		for i := range h.Rails {
-			names = append(names, h.Rails[i].Name)
+			if n := h.Rails[i].Name; !slices.ContainsFunc(absent, func(a AbsentRail) bool { return a.Name == n }) {
+				names = append(names, n)
+			}
 		}
 	}
 	resolve, allocate := rail.Resolve, rail.Allocate
 	resolve.Deadline, allocate.Deadline = d.Pipeline.Resolve.Deadline.D(), d.Pipeline.Allocate.Deadline.D()
-	var absent []AbsentRail
-	// lose leaves a rail out, or gives the error back when it cannot be done without.
-	lose := func(name string, err error) error {
-		absent = append(absent, AbsentRail{name, err.Error()})
-		if must || len(names)-len(absent) < max(cfg.Limits.MinRails, 1) || ctx.Err() != nil {
-			return err
-		}
-		pipeline.Emit(ctx, pipeline.Event{Event: "rail_absent", Rail: name, Reason: err.Error()})
-		return nil
+	rails, err := pipeline.Run(ctx, s.scope, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: names, Drivers: cfg.Drivers})
+	if err != nil {
+		return nil, err
 	}
-	var rails []*rail.Rail
-	scopes := map[string]*pipeline.Scope{}
-	for _, name := range names {
-		own := pipeline.NewScope()
-		rs, err := pipeline.Run(ctx, own, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: []string{name}, Drivers: cfg.Drivers})
-		if err != nil {
-			_ = own.Close(ctx) // what was opened of a rail that is not there
-			if err := lose(name, err); err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		s.scope.Defer("rail "+name, own.Close)
-		scopes[name] = own
-		rails = append(rails, rs...)
-	}
-	if len(names) == 0 { // the stage says what is wrong with that
-		_, err := pipeline.Run(ctx, s.scope, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: cfg.Rails, Drivers: cfg.Drivers})
-		return nil, nil, err
-	}
-	for {
-		own := pipeline.NewScope()
-		set, err := pipeline.Run(ctx, own, allocate, rail.AllocateInput{Deployment: d, Host: cfg.Host, Rails: rails, Demand: demand})
-		if err == nil {
-			s.scope.Defer("rails", own.Close)
-			return set, absent, nil
-		}
-		cerr := own.Close(ctx)
-		var pe *pipeline.Error
-		if cerr != nil || !errors.As(err, &pe) || scopes[pe.Where.Rail] == nil {
-			return nil, nil, both(err, cerr)
-		}
-		name := pe.Where.Rail
-		if err := lose(name, err); err != nil {
-			return nil, nil, err
-		}
-		_ = scopes[name].Close(ctx)
-		delete(scopes, name)
-		rails = slices.DeleteFunc(rails, func(r *rail.Rail) bool { return r.Name() == name })
-	}
+	return pipeline.Run(ctx, s.scope, allocate, rail.AllocateInput{Deployment: d, Host: cfg.Host, Rails: rails, Demand: demand})
 }
 
 func (s *Session) join(ctx context.Context, cfg SessionConfig, set *rail.Set) error {
