@@ -42,7 +42,14 @@ func Serve(scope *pipeline.Scope, cfg ServeConfig) (*Service, error) {
 			return nil, pipeline.Wrap(fmt.Errorf("table %q of the recipe: %w", cfg.Deployment.Tables[i].Name, err), pipeline.LayerStorage, "tables", at)
 		}
 	}
-	s := NewService(ServiceConfig{Store: store, Slabs: slabs, Shard: cfg.Shard.ID, Snapshots: cfg.Snapshots, Measure: cfg.Measure})
+	place := 0
+	for i := range cfg.Deployment.Shards {
+		if cfg.Deployment.Shards[i].ID < cfg.Shard.ID {
+			place++
+		}
+	}
+	s := NewService(ServiceConfig{Store: store, Slabs: slabs, Shard: cfg.Shard.ID, Snapshots: cfg.Snapshots, Measure: cfg.Measure,
+		Place: place, Shards: len(cfg.Deployment.Shards)})
 	scope.DeferClose("table service", s.Close)
 	return s, nil
 }

@@ -21,6 +21,9 @@ type ServiceConfig struct {
 	Shard int
 	// Snapshots is the folder of SAVE and LOAD; empty: they are refused.
 	Snapshots string
+	// Place is where the shard is among so many Shards that share the keys: a snapshot
+	// holds the keys of one place, and is loaded there only.
+	Place, Shards int
 	// Measure takes the times of ServiceStats, which cost a little.
 	Measure bool
 }

@@ -3,10 +3,13 @@ package ps
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/railstore/railstore/stages/table"
@@ -240,13 +243,16 @@ func (s *Service) begin(id uint64, op uint16, name string) (*job, error) {
 	go func() {
 		defer s.wg.Done()
 		defer close(j.done)
-		path := filepath.Join(s.cfg.Snapshots, name+".rstab")
+		path := s.snapshotFile(name)
 		if op == OpSave {
 			if j.err = os.MkdirAll(s.cfg.Snapshots, 0o700); j.err == nil {
 				j.err = s.cfg.Store.Save(s.ctx, path)
 			}
 		} else {
 			j.err = s.cfg.Store.Load(s.ctx, path)
+			if errors.Is(j.err, fs.ErrNotExist) {
+				j.err = s.otherPlace(name, j.err)
+			}
 		}
 		if j.err != nil {
 			j.err = fmt.Errorf("%w: %w", ErrSnapshot, j.err)
@@ -254,4 +260,30 @@ func (s *Service) begin(id uint64, op uint16, name string) (*job, error) {
 		j.tables = len(s.cfg.Store.Tables())
 	}()
 	return j, nil
+}
+
+// snapshotFile is where this shard keeps a snapshot. The name says whose keys are in it:
+// with another number of shards they would lie where nobody asks for them.
+func (s *Service) snapshotFile(name string) string {
+	return filepath.Join(s.cfg.Snapshots, fmt.Sprintf("%s.%d-of-%d.rstab", name, s.cfg.Place, s.cfg.Shards))
+}
+
+// otherPlace says so if the snapshot is there, but of another place or number of shards.
+func (s *Service) otherPlace(name string, missing error) error {
+	entries, err := os.ReadDir(s.cfg.Snapshots)
+	if err != nil {
+		return missing
+	}
+	for _, e := range entries {
+		var place, shards int
+		rest, ok := strings.CutPrefix(e.Name(), name)
+		if !ok {
+			continue
+		}
+		if n, _ := fmt.Sscanf(rest, ".%d-of-%d.rstab", &place, &shards); n == 2 && rest == fmt.Sprintf(".%d-of-%d.rstab", place, shards) {
+			return fmt.Errorf("snapshot %s: shard %d has place %d of %d shards, the snapshot in its folder is of place %d of %d: %s; it is loaded with as many shards as it was saved with",
+				name, s.cfg.Shard, s.cfg.Place, s.cfg.Shards, place, shards, e.Name())
+		}
+	}
+	return missing
 }
