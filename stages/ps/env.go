@@ -174,8 +174,8 @@ func nearest(name string, known map[string]func(string)) string {
 
 // EnvConfig is what the environment does not say.
 type EnvConfig struct {
-	Environ []string // nil: that of the process
-	Drivers rail.Drivers
+	Environ []string     // nil: that of the process
+	Drivers rail.Drivers // required: the providers that the program links
 	// Load reads the deployment from the file RS_CONFIG; nil: the JSON that rs up keeps of a
 	// deployment (resolved.json in its state folder), or a deployment alone.
 	Load func(path string) (*deploy.Deployment, error)

@@ -88,6 +88,9 @@ func resolve(ctx context.Context, scope *pipeline.Scope, in ResolveInput) ([]*Ra
 	if !ok {
 		return nil, pipeline.Errorf(pipeline.LayerConfig, "resolve", pipeline.Nowhere, "the deployment has no host %q; it has %s", in.Host, hostNames(in.Deployment))
 	}
+	if in.Drivers == nil {
+		return nil, pipeline.Errorf(pipeline.LayerUsage, "resolve", pipeline.Nowhere, "Drivers is nil: want a function that gives the driver of a provider")
+	}
 	specs, err := pick(h, in.Rails)
 	if err != nil {
 		return nil, err
