@@ -125,7 +125,7 @@ func (a *app) saveRows(ctx context.Context, c *cli.Command, t *ps.Table, from ke
 		for i, f := range found[:n] {
 			if !f {
 				if rep.Missing++; c.Bool("must-exist") {
-					return rep, pipeline.Errorf(pipeline.LayerService, "save", pipeline.Nowhere, "table %q: %w for key %d, the %dth of the file", t.Spec().Name, errMissing, keys[i], rep.Rows+int64(i)+1)
+					return rep, pipeline.Errorf(pipeline.LayerService, "save", pipeline.Nowhere, "table %q: %w for key %d, row %d of the file", t.Spec().Name, errMissing, keys[i], rep.Rows+int64(i)+1)
 				}
 			}
 		}
