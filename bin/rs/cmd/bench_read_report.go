@@ -269,7 +269,7 @@ func (r *readResult) summary() string {
 		}
 	}
 	b.WriteString("\nA rate is the bytes of all readers by the time from the begin of the first to the end of the last. Every read was verified: checksums of stripes and of the " +
-		"whole, and the object looked up again. A plain WRITE stores and verifies nothing, and both its ends are in one process. CPU and RSS of shards are of those on this machine; RSS is the most that was seen.\n")
+		"whole, and the object looked up again. A plain WRITE stores and verifies nothing, and both its ends are in one process. CPU and RSS of shards are of those on this machine; RSS is the most that was seen, that of rs with the buffers of the plain WRITE.\n")
 	if r.Command != nil {
 		fmt.Fprintf(&b, "\n%s\n", r.Command.text())
 	}

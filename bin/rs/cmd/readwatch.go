@@ -32,7 +32,7 @@ type watchedRead struct {
 	BytesPerSecond float64         `json:"bytes_per_second"`
 	Rails          []watchedRail   `json:"rails"`
 	FailedOver     []string        `json:"failed_over"` // rails that failed or whose bytes others took over
-	Quarantine     []string        `json:"quarantine"`  // rails that are left alone, in full or to a shard
+	Quarantine     []string        `json:"quarantine"`  // rails that the next read does without, in full or to a shard
 	Attempts       int             `json:"attempts"`    // 1 unless the object changed meanwhile
 	Retries        uint64          `json:"retries"`     // stripes that were asked for once more
 	Degraded       bool            `json:"degraded"`
@@ -129,7 +129,8 @@ func watched(began time.Time, n int, key object.Key, rep *object.ReadReport, now
 			r.PlannedBytes, r.Bytes, r.BytesPerSecond = p.PlannedBytes, p.Bytes, p.BytesPerSecond
 		}
 		w.Rails = append(w.Rails, r)
-		if strings.HasPrefix(r.State, "quarantined") || strings.HasPrefix(r.State, "left alone") {
+		// On probation a rail carries less, but the next read counts on it.
+		if r.State != "active" && !strings.HasPrefix(r.State, "probation") {
 			w.Quarantine = append(w.Quarantine, r.Name)
 		}
 	}

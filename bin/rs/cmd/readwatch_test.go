@@ -15,7 +15,7 @@ import (
 func TestWatchedRead(t *testing.T) {
 	key := object.Key{Namespace: "kv", Name: "a"}
 	now := []object.RailSnapshot{{Name: "r0", State: "active"}, {Name: "r1", State: "quarantined for corruption, for 1s more: x"}, {Name: "r2", State: "left alone to shard 0"},
-		{Name: "r3", State: "probation (canary)"}}
+		{Name: "r3", State: "probation (canary)"}, {Name: "r4", State: "down (PORT_ERR)"}}
 	rep := &object.ReadReport{Generation: 7, Bytes: 30, Attempts: 2, Rereads: 1, Degraded: true,
 		Rails:  []object.RailSnapshot{{Name: "r0", PlannedBytes: 10, Bytes: 30}, {Name: "r2", PlannedBytes: 20}},
 		Faults: []object.PathFault{{Rail: "r2"}},
@@ -28,10 +28,10 @@ func TestWatchedRead(t *testing.T) {
 	if w.Retries != 4 {
 		t.Errorf("%d retries, want 1 stripe that came wrong and 3 of the rail that failed", w.Retries)
 	}
-	if !slices.Equal(w.FailedOver, []string{"r2"}) || !slices.Equal(w.Quarantine, []string{"r1", "r2"}) {
+	if !slices.Equal(w.FailedOver, []string{"r2"}) || !slices.Equal(w.Quarantine, []string{"r1", "r2", "r4"}) {
 		t.Errorf("failed over %v, left alone %v", w.FailedOver, w.Quarantine)
 	}
-	if len(w.Rails) != 4 || w.Rails[0].Bytes != 30 || w.Rails[2].PlannedBytes != 20 || w.Rails[1].Bytes != 0 {
+	if len(w.Rails) != 5 || w.Rails[0].Bytes != 30 || w.Rails[2].PlannedBytes != 20 || w.Rails[1].Bytes != 0 {
 		t.Errorf("rails are %+v", w.Rails)
 	}
 	var b strings.Builder
@@ -39,14 +39,14 @@ func TestWatchedRead(t *testing.T) {
 	if err := a.printWatched(&w); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"#4 kv/a generation 7: 30 B", "r0 30 B; r1 0 B (quarantined", "failed over: r2", "left alone: r1, r2", "4 stripes asked for again, 2 attempts"} {
+	for _, want := range []string{"#4 kv/a generation 7: 30 B", "r0 30 B; r1 0 B (quarantined", "failed over: r2", "left alone: r1, r2, r4", "4 stripes asked for again, 2 attempts"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in %s", want, b.String())
 		}
 	}
 
 	err := pipeline.Wrap(errors.New("gone"), pipeline.LayerStorage, "read", pipeline.Nowhere)
-	if w := watched(time.Now(), 1, key, nil, now, err); w.Error == nil || w.Error.Message == "" || w.Bytes != 0 || len(w.Rails) != 4 {
+	if w := watched(time.Now(), 1, key, nil, now, err); w.Error == nil || w.Error.Message == "" || w.Bytes != 0 || len(w.Rails) != 5 {
 		t.Errorf("a read that failed is %+v", w)
 	}
 }
