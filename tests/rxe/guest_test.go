@@ -33,6 +33,7 @@ var binaries = []testBinary{
 	// show it.
 	{"gc", "verbs/ibv", "GOGC=1 GODEBUG=cgocheck=1 RS_TEST_IBV=rxe0,rxe2", "^TestConformance$/^RoCEv2-IPv4$/^(data|completion|traffic)$"},
 	{"lane", "verbs/lane", "RS_TEST_IBV=rxe0,rxe2", "^(TestBulk|TestCallEchoes|TestTickets|TestRequestsNeverMix|TestHandlerPanics|TestCloseWhileBusy|TestDetectionTimes)$"},
+	{"ps", "stages/ps", "RS_TEST_IBV=rxe0,rxe2", "^(TestRowsComeBackExact|TestDuplicatesOverChunks|TestExistsDeleteClear|TestGatheredRowsAreWhole|TestSaveLoadRestart)$"},
 	{"inside", "tests/rxe", "", "^TestInside"},
 	{"far", "tests/rxe", inNamespaceFar, "^TestFar"},
 	{"outage", "tests", "RS_TEST_IBV_RAILS=rxe0,rxe1,rxe2,rxe3 RS_TEST_NETDEV=rb0 RS_TEST_NETDEV_MEND='bash /tmp/job/mend.sh'",
