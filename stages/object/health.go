@@ -201,17 +201,17 @@ func (h *Health) quarantined(rail string) string {
 
 // alone is how much longer a path is left alone, why, and what seems to be broken;
 // 0 is a path that can be used, canary one of which only one stripe may be asked.
-func (h *Health) alone(at Path) (left time.Duration, cause error, v Verdict, canary bool) {
+func (h *Health) alone(at Path) (left time.Duration, v Verdict, canary bool, cause error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.paths[at]
 	if p == nil {
-		return 0, nil, "", false
+		return 0, "", false, nil
 	}
 	if left = p.until.Sub(h.now()); left > 0 {
-		return left, p.cause, h.verdictLocked(at), false
+		return left, h.verdictLocked(at), false, p.cause
 	}
-	return 0, nil, "", p.step == rampCanary
+	return 0, "", p.step == rampCanary, nil
 }
 
 // share is what a rail carries of its weight's part, in thousandths: the mean of its

@@ -15,7 +15,7 @@ func clocked() (*Health, func(time.Duration)) {
 }
 
 func (h *Health) canUse(at Path) (left time.Duration, canary bool) {
-	left, _, _, canary = h.alone(at)
+	left, _, canary, _ = h.alone(at)
 	return left, canary
 }
 
@@ -177,7 +177,7 @@ func TestHealthBrokenRail(t *testing.T) {
 	if v != VerdictLocal || left != 2*time.Second { // it failed on probation
 		t.Errorf("verdict %q, the third path is left alone for %v", v, left)
 	}
-	if _, cause, _, _ := h.alone(Path{"a", 2}); !errors.Is(cause, errWire) {
+	if _, _, _, cause := h.alone(Path{"a", 2}); !errors.Is(cause, errWire) {
 		t.Errorf("%v", cause)
 	}
 }

@@ -149,7 +149,7 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 		var idle []int
 		up := make([]int, 0, len(r.Shards))
 		for _, s := range r.Shards {
-			left, cause, verdict, canary := w.health.alone(Path{r.Name, s})
+			left, verdict, canary, cause := w.health.alone(Path{r.Name, s})
 			if left > 0 {
 				idle = append(idle, s)
 				if needed(s) {
