@@ -73,7 +73,7 @@ next:
 var badUnitRE = regexp.MustCompile(`_(ns|us|ms|nanoseconds|microseconds|milliseconds|minutes|hours|kb|kib|mb|mib|gib|kilobytes|megabytes|bits|percent|count)$`)
 
 // Gauges whose names say what is counted, and those that are names alone.
-var gaugeRE = regexp.MustCompile(`^railstore_(lanes|lane_calls_pending|lane_calls_pending_peak|process_info|process_start_time_seconds|rail_info|rail_up|rail_weight|rail_faults|control_last_heartbeat_timestamp_seconds)$`)
+var gaugeRE = regexp.MustCompile(`^railstore_(lanes|lane_calls_pending|lane_calls_pending_peak|process_info|process_start_time_seconds|rail_info|rail_up|rail_weight|rail_faults|directory_in_use|directory_free_bytes|directory_size_bytes|control_last_heartbeat_timestamp_seconds)$`)
 
 // scraped is a sandbox in which shard 0 of two-rail listens for scrapes at a port.
 func scraped(t *testing.T) (*sandboxed, int) {

@@ -30,7 +30,13 @@ type Janitor struct {
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 	quiet map[string]string // failures that were told already
+
+	cleanPause time.Duration
+	cleanAfter time.Time
 }
+
+// longestPause bounds how seldom garbage is looked at.
+const longestPause = 10 * time.Minute
 
 // StartJanitor starts one. What it removed and what failed are events of ctx's
 // sink. Close it before the store.
@@ -103,7 +109,17 @@ func (j *Janitor) clean(ctx context.Context) {
 	if n > 0 {
 		j.emit(ctx, pipeline.Event{Event: "objects_expired", Fields: map[string]any{"objects": n}})
 	}
+	if time.Now().Before(j.cleanAfter) {
+		j.failed(ctx, "clean_failed", err)
+		return
+	}
 	rep, err2 := j.cfg.Store.Clean(ctx, j.cfg.Catalog)
+	// Garbage that waits for somebody else is looked at less and less often: every
+	// look asks the catalog for all of it.
+	if j.cleanPause = min(2*max(j.cleanPause, j.cfg.Clean), longestPause); rep.Left == 0 || rep.Stripes > 0 {
+		j.cleanPause = 0
+	}
+	j.cleanAfter = time.Now().Add(j.cleanPause)
 	if rep.Stripes > 0 {
 		j.emit(ctx, pipeline.Event{Event: "garbage_removed", Fields: map[string]any{"generations": rep.Generations, "stripes": rep.Stripes}})
 	}
@@ -145,6 +161,7 @@ func (j *Janitor) Close() error {
 type CleanReport struct {
 	Generations int `json:"generations"` // of which this shard has nothing any more
 	Stripes     int `json:"stripes"`     // removed
+	Left        int `json:"left"`        // generations that stay: another shard, or a directory that is out, has some of it
 }
 
 // Clean removes this shard's stripes of objects that were replaced, removed or are
@@ -180,6 +197,7 @@ func (s *Store) Clean(ctx context.Context, c CleanerCatalog) (rep CleanReport, e
 			}
 		}
 		if gone < mine || mine == 0 && len(o.Placement.Stripes) > 0 {
+			rep.Left++
 			continue
 		}
 		if e := c.ForgetShard(ctx, o.Key, o.Generation, s.shard); e != nil {

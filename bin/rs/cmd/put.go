@@ -62,7 +62,7 @@ without one of 1000 (64KB, 1M).
 Examples:
    rs put kv/layer0 big.bin
    rs put --if-absent kv/layer1 big.bin
-   rs put --if-generation 3 --ttl 1h kv/layer1 big.bin
+   rs put --if-generation 1 --ttl 1h kv/layer0 big.bin
    rs put --stripe 1MiB --rails rail0 kv/layer2 big.bin`,
 		Flags: []cli.Flag{
 			deploymentFlag(), hostFlag(), railsFlag(), connectFlag(),

@@ -19,7 +19,7 @@ cannot be removed now are kept as garbage and removed later.
 
 Examples:
    rs rm kv/layer0
-   rs rm --if-generation 3 kv/layer0`,
+   rs rm --if-generation 2 kv/layer0`,
 		Flags:  []cli.Flag{deploymentFlag(), hostFlag(), connectFlag(), ifGenerationFlag()},
 		Action: a.rm,
 	}

@@ -2,25 +2,32 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/railstore/railstore/stages/launch"
 	"github.com/railstore/railstore/stages/object"
 )
 
+// directoriesAsk bounds the question for directories: it is asked each time, and a
+// process that is stopped must not make every status slow.
+const directoriesAsk = 300 * time.Millisecond
+
 // lookAtDirectories asks the shards' processes for their directories. One that does
 // not answer has none in the result; the status of shards says that it is not well.
 func (r *statusResult) lookAtDirectories(ctx context.Context, f launch.Folder) error {
 	r.Directories = []object.DirectoryStatus{}
-	peers, err := f.Admins(ctx)
-	if err != nil {
-		return err
+	actx, cancel := context.WithTimeout(ctx, directoriesAsk)
+	defer cancel()
+	peers, err := f.Admins(actx)
+	if err == nil {
+		peers = slices.DeleteFunc(peers, func(p launch.AdminPeer) bool { return p.Shard < 0 || p.Err != nil })
 	}
-	peers = slices.DeleteFunc(peers, func(p launch.AdminPeer) bool { return p.Shard < 0 })
-	lists, err := askAll[[]object.DirectoryStatus](ctx, peers, http.MethodGet, "/v1/directories", nil)
+	lists, err2 := askAll[[]object.DirectoryStatus](actx, peers, http.MethodGet, "/v1/directories", nil)
 	if ctx.Err() != nil {
-		return err
+		return errors.Join(err, err2)
 	}
 	for _, l := range lists {
 		if l != nil {
