@@ -86,8 +86,8 @@ type Client struct {
 	flying atomic.Int64 // requests of handles
 	// patience bounds waits for what handles hold: lanes.waitTimeout.
 	patience time.Duration
-	turn   atomic.Uint32
-	closed atomic.Bool
+	turn     atomic.Uint32
+	closed   atomic.Bool
 
 	mu     sync.Mutex
 	free   []*batch

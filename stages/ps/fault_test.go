@@ -118,7 +118,7 @@ type model struct {
 	// Of the table that gets UPDATEs: exact.
 	upd map[uint64]float32
 
-	next                                           float32
+	next                                          float32
 	gets, getErrs, nputs, putErrs, nupds, resumed int
 }
 
