@@ -85,7 +85,7 @@ func fail(op, path string, err error) error {
 	case errors.Is(fault, ErrDuplicate):
 		hint = "let the last one win, with --duplicates last"
 	case errors.Is(fault, ErrShape):
-		hint = "the rows of the file must be as wide as those of the table"
+		hint = "want a matrix of floats, its rows as wide as those of the table"
 	case errors.Is(fault, ErrKeys):
 		hint = "give one u8 or i8 number, from 0 on, for each row"
 	}

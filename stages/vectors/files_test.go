@@ -227,10 +227,10 @@ func TestBadFiles(t *testing.T) {
 		{"st: hole", "a.safetensors", stFile(`{"w":{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]}}`, f32le(1, 2)), Options{}, ErrFormat, "begins at 4, want 0"},
 		{"st: overlap", "a.safetensors", stFile(`{"v":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"w":{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]}}`, f32le(1, 2)), Options{}, ErrFormat, "begins at 4, want 8"},
 		{"st: size", "a.safetensors", stFile(`{"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,4]}}`, f32le(1)), Options{}, ErrFormat, "has the bytes 0 to 4, its shape needs 8"},
-		{"st: shape overflows", "a.safetensors", stFile(`{"w":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,4]}}`, f32le(1)), Options{}, ErrShape, "cannot be"},
+		{"st: shape overflows", "a.safetensors", stFile(`{"w":{"dtype":"F32","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,4]}}`, f32le(1)), Options{}, ErrFormat, "cannot be"},
 		{"st: truncated", "a.safetensors", stFile(`{"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}`, f32le(1)), Options{}, ErrTruncated, "the tensors have 8 bytes, the file 4 of them"},
 		{"st: trailing", "a.safetensors", stFile(`{"w":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}`, f32le(1, 2)), Options{}, ErrTrailing, "4 bytes follow the tensors"},
-		{"st: which", "a.safetensors", stFile(`{"v":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]}}`, f32le(1, 2)), Options{}, ErrShape, `which tensor is not said; matrices of floats: "v", "w"`},
+		{"st: which", "a.safetensors", stFile(`{"v":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]}}`, f32le(1, 2)), Options{}, ErrShape, `which tensor is not said, as with --tensor NAME; matrices of floats: "v", "w"`},
 		{"st: no such", "a.safetensors", stFile(`{"v":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}`, f32le(1)), Options{Tensor: "w"}, ErrShape, `there is no tensor "w"; matrices of floats: "v"`},
 		{"st: not a matrix", "a.safetensors", stFile(`{"v":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, f32le(1)), Options{Tensor: "v"}, ErrShape, "is F32 with 1 dimensions"},
 

@@ -78,7 +78,7 @@ func chooseTensor(all []tensor, name string) (tensor, error) {
 	case len(only) == 1:
 		return only[0], nil
 	}
-	return tensor{}, at(8).fault(ErrShape, "which tensor is not said; matrices of floats: %s", list)
+	return tensor{}, at(8).fault(ErrShape, "which tensor is not said, as with --tensor NAME; matrices of floats: %s", list)
 }
 
 // readSTHeader reads and checks the header of a file of size bytes: the tensors lie in
@@ -180,7 +180,7 @@ func checkTensors(tensors []tensor, data, size int64) error {
 		n := bits
 		for _, d := range t.shape {
 			if d < 0 || d > 0 && n > (1<<62)/d {
-				return at(8).fault(ErrShape, "tensor %s: the shape %d cannot be", shorten(t.name), t.shape)
+				return at(8).fault(ErrFormat, "tensor %s: the shape %d cannot be", shorten(t.name), t.shape)
 			}
 			n *= d
 		}

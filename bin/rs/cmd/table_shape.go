@@ -85,6 +85,8 @@ func (a *app) tableInit(ctx context.Context, c *cli.Command) (err error) {
 		}
 	} else if !c.IsSet("dim") {
 		return usagef("%s: missing --dim, the floats of a row", c.FullName())
+	} else if c.IsSet("learning-rate") && c.Float("learning-rate") == 0 { // with all other numbers 0 it would mean the defaults
+		return usagef("%s: --learning-rate 0: want a number above 0 and up to 1000", c.FullName())
 	}
 	ctx, s, done, err := a.openTables(ctx, c, nil)
 	if err != nil {
