@@ -156,7 +156,9 @@ func TestPieceTooLongForTheDevice(t *testing.T) {
 		change(&dep)
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		s, err := OpenSession(ctx, SessionConfig{Deployment: &dep, Host: "c", Drivers: x.drivers, Control: x.server.Addr(), Identity: x.identity(), Limits: DefaultLimits()})
+		lim := DefaultLimits()
+		lim.MinRails = 2 // else it goes on without the rail
+		s, err := OpenSession(ctx, SessionConfig{Deployment: &dep, Host: "c", Drivers: x.drivers, Control: x.server.Addr(), Identity: x.identity(), Limits: lim})
 		if err == nil {
 			x.shut(s)
 		}
