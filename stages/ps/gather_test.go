@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -44,7 +45,13 @@ func TestGatheredRowsAreWhole(t *testing.T) {
 				default:
 				}
 				fill(rows, v)
-				if err := local.Put(keys, rows); err != nil {
+				err := local.Put(keys, rows)
+				// A gather that the machine lets wait keeps all that is replaced meanwhile.
+				for full := new(table.LimitError); errors.As(err, &full) && ctx.Err() == nil; {
+					time.Sleep(time.Millisecond)
+					err = local.Put(keys, rows)
+				}
+				if err != nil {
 					t.Error(err)
 					return
 				}
