@@ -44,6 +44,7 @@ type PutReport struct {
 	LeftStripes    int            `json:"left_stripes"`    // of it that could not be removed; they stay garbage
 	ReroutedBytes  uint64         `json:"rerouted_bytes"`
 	MovedStripes   int            `json:"moved_stripes"` // whose directory took none, so that another of the shard has them
+	Excluded       []string       `json:"excluded"`      // rails that it did without, and why
 	Rails          []RailSnapshot `json:"rails"`
 }
 
@@ -99,6 +100,7 @@ type putJob struct {
 	plan   *Plan
 	railOf []string // by stripe
 	rails  []PlanRail
+	not    []string // rails that are done without, and why
 	meters map[string]*meter
 
 	mu       sync.Mutex
@@ -131,6 +133,7 @@ func (j *putJob) prepare(ctx context.Context, key Key) error {
 	if err != nil {
 		return err
 	}
+	j.not = excluded
 	if err := j.wanted(ctx, key); err != nil {
 		return err
 	}
@@ -472,6 +475,7 @@ func (j *putJob) commit(ctx context.Context) (Object, bool, error) {
 func (j *putJob) report(start time.Time) *PutReport {
 	d := time.Since(start)
 	rep := &PutReport{
+		Excluded:  append([]string{}, j.not...),
 		Namespace: j.o.Key.Namespace, Object: j.o.Key.Name, Generation: j.o.Generation, Bytes: j.o.Size, XXH3: j.o.XXH3,
 		Stripes: len(j.o.Placement.Stripes), StripeBytes: j.o.StripeBytes, Seconds: d.Seconds(), BytesPerSecond: rate(j.o.Size, d),
 		ReroutedBytes: j.rerouted, MovedStripes: j.moved, TTLSeconds: j.opt.TTL.Seconds(), Rails: []RailSnapshot{},

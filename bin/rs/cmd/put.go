@@ -130,6 +130,9 @@ func (a *app) put(ctx context.Context, c *cli.Command) (err error) {
 	a.printf("%s generation %d: %s in %d stripes of %s, xxh3 %s, %s, %s\n", key, rep.Generation, bytesText(rep.Bytes),
 		rep.Stripes, size(rep.StripeBytes), rep.XXH3, seconds(rep.Seconds), rate(rep.BytesPerSecond))
 	a.printRails(rep.Rails)
+	for _, e := range rep.Excluded {
+		a.progress("degraded: %s", e)
+	}
 	if rep.MovedStripes > 0 {
 		a.progress("%d stripes went to another directory of their shard than planned; rs status shows which one is out or full", rep.MovedStripes)
 	}
