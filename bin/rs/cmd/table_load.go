@@ -141,6 +141,9 @@ func (a *app) tableTransfer(ctx context.Context, c *cli.Command, op, name, path 
 	if n := c.Int("batch"); c.IsSet("batch") && n < 1 {
 		return usagef("--batch %d: want a number above 0", n)
 	}
+	if sameFile(path, c.String("words")) {
+		return usagef("%s: %s would be written over: want another file for --words", c.FullName(), path)
+	}
 	// Faults of the file that need no table are told before anything is connected.
 	r, err := vectors.Open(path, fileOptions(c, 0))
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -64,6 +66,9 @@ func (a *app) tableSave(ctx context.Context, c *cli.Command) error {
 	args, err := arguments(c, "TABLE", "FILE")
 	if err != nil {
 		return err
+	}
+	if sameFile(args[1], c.String("keys-out")) {
+		return usagef("%s: %s would be the rows and the keys: want another file for --keys-out", c.FullName(), args[1])
 	}
 	keys, err := keysOf(c)
 	if err != nil {
@@ -254,4 +259,19 @@ func ignoreEOF(err error) error {
 		return nil
 	}
 	return err
+}
+
+// sameFile reports whether two paths lead to one file, which may be yet to come.
+func sameFile(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	if x, err := os.Stat(a); err == nil {
+		if y, err := os.Stat(b); err == nil {
+			return os.SameFile(x, y)
+		}
+	}
+	x, errX := filepath.Abs(a)
+	y, errY := filepath.Abs(b)
+	return errX == nil && errY == nil && x == y
 }
