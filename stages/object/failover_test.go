@@ -344,7 +344,8 @@ func TestHedge(t *testing.T) {
 		case o.at.Rail == "b" && held.CompareAndSwap(-1, int64(o.ref.Index)):
 			return &fault{wait: slow}
 		case o.at.Rail == "a" && int64(o.ref.Index) == held.Load():
-			return &fault{err: errWire, late: true, doFirst: func() { close(slow) }}
+			// The first goes on a while after the second has failed.
+			return &fault{err: errWire, late: true, doFirst: func() { time.AfterFunc(100*time.Millisecond, func() { close(slow) }) }}
 		}
 		return nil
 	})
