@@ -202,6 +202,7 @@ type Optimizer struct {
 	Beta1        float64 `json:"beta1"`
 	Beta2        float64 `json:"beta2"`
 	WeightDecay  float64 `json:"weightDecay"`
+	Accumulator  float64 `json:"initialAccumulator"`
 }
 
 // Profile are the records of where time goes.

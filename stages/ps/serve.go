@@ -58,7 +58,7 @@ func Serve(scope *pipeline.Scope, cfg ServeConfig) (*Service, error) {
 func SpecOf(t *deploy.Table) table.Spec {
 	o := &t.Optimizer
 	return table.Spec{Name: t.Name, Dim: t.Dim, Optimizer: table.Optimizer{Kind: o.Type, LearningRate: o.LearningRate, Eps: o.Epsilon,
-		Beta1: o.Beta1, Beta2: o.Beta2, WeightDecay: o.WeightDecay}}
+		Beta1: o.Beta1, Beta2: o.Beta2, WeightDecay: o.WeightDecay, InitialAccumulator: o.Accumulator}}
 }
 
 // Store is the service's store.
