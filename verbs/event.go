@@ -52,7 +52,8 @@ func (t EventType) OfPort() bool {
 
 // AsyncEvent is one asynchronous event of a device. QPN is set for QP events, CQ
 // for CQ events, Port for port events. The QP or CQ may be closed by the time the
-// event is taken, and the number given to another QP.
+// event is taken, and the number given to another QP; CQ is nil if it was closed
+// before the event was handed on.
 type AsyncEvent struct {
 	Type EventType
 	Port uint8
