@@ -56,7 +56,9 @@ var layers = map[string][]string{
 	"stages/launch": {"pipeline", "cue/deploy", "verbs", "ctrl", "stages/rail"},
 
 	// Level 4.
-	"bin/rs/cmd": {"cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/ibv", "verbs/fabric", "verbs/lane", "verbs/perf",
+	"bin/provider": {"cue/deploy", "pipeline", "verbs", "verbs/soft", "verbs/ibv"},
+	"bin/exit":     {"cue/load", "pipeline", "stages/launch", "stages/object"},
+	"bin/rs/cmd": {"bin/provider", "bin/exit", "cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/fabric", "verbs/lane", "verbs/perf",
 		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/ps", "stages/table", "stages/vectors", "stages/launch"},
 	"bin/rs": {"bin/rs/cmd"},
 

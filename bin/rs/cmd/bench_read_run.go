@@ -22,6 +22,7 @@ import (
 	"github.com/urfave/cli/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/railstore/railstore/bin/provider"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/object"
@@ -245,7 +246,7 @@ func openPlainWrite(ctx context.Context, spec deploy.Rail, total, message int64)
 	w.length = count * message
 	end := func() (*perf.End, error) {
 		d := &deploy.Deployment{Hosts: []deploy.Host{{Name: "bench", Rails: []deploy.Rail{spec}}}}
-		rails, err := pipeline.Run(ctx, w.scope, rail.Resolve, rail.ResolveInput{Deployment: d, Host: "bench", Drivers: drivers})
+		rails, err := pipeline.Run(ctx, w.scope, rail.Resolve, rail.ResolveInput{Deployment: d, Host: "bench", Drivers: provider.Open})
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/railstore/railstore/bin/provider"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/rail"
@@ -142,7 +143,7 @@ func (b *verbsBench) open(ctx context.Context, scope *pipeline.Scope, device str
 		spec.GID = deploy.GIDSelector{Select: "index", Index: x}
 	}
 	d := &deploy.Deployment{Hosts: []deploy.Host{{Name: "bench", Rails: []deploy.Rail{spec}}}}
-	rails, err := pipeline.Run(ctx, scope, rail.Resolve, rail.ResolveInput{Deployment: d, Host: "bench", Drivers: drivers})
+	rails, err := pipeline.Run(ctx, scope, rail.Resolve, rail.ResolveInput{Deployment: d, Host: "bench", Drivers: provider.Open})
 	if err != nil {
 		return nil, nil, err
 	}

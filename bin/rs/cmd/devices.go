@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync"
 
+	"github.com/railstore/railstore/bin/provider"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/verbs"
@@ -24,8 +25,8 @@ type device struct {
 }
 
 // open is drivers, and remembers what it gave.
-func (d *devices) open(provider string, r deploy.Rail) (verbs.Driver, error) {
-	drv, err := drivers(provider, r)
+func (d *devices) open(name string, r deploy.Rail) (verbs.Driver, error) {
+	drv, err := provider.Open(name, r)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +158,7 @@ func (d *devices) addFault(rail string, body []byte) (any, error) {
 	ids := make([]int, 0, len(drvs))
 	out := []faultRow{}
 	for i, drv := range drvs {
-		id, err := drv.AddFault(softFault(f))
+		id, err := drv.AddFault(provider.SoftFault(f))
 		if err != nil {
 			for k, id := range ids {
 				drvs[k].ClearFaults(id)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/railstore/railstore/bin/provider"
 	"github.com/railstore/railstore/cue/load"
 	"github.com/railstore/railstore/verbs"
 	"github.com/railstore/railstore/verbs/soft"
@@ -68,7 +69,7 @@ shards: [{id: 0, host: "s0"}]
 		t.Fatal(err, rep.Errors)
 	}
 	for i, f := range d.Hosts[1].Rails[0].Faults {
-		sf := softFault(f)
+		sf := provider.SoftFault(f)
 		if err := sf.Validate(); err != nil {
 			t.Errorf("%s: the schema takes it, and the provider says %v", faults[at[i]], err)
 		}
@@ -80,7 +81,7 @@ shards: [{id: 0, host: "s0"}]
 			t.Errorf("%s: the provider takes it, and the schema says %s", faults[i], why)
 		}
 	}
-	dr, err := drivers("soft", d.Hosts[1].Rails[0])
+	dr, err := provider.Open("soft", d.Hosts[1].Rails[0])
 	if err != nil {
 		t.Fatal(err)
 	}

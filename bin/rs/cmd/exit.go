@@ -1,25 +1,19 @@
 package cmd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
-	"github.com/railstore/railstore/cue/load"
-	"github.com/railstore/railstore/pipeline"
-	"github.com/railstore/railstore/stages/launch"
-	"github.com/railstore/railstore/stages/object"
+	"github.com/railstore/railstore/bin/exit"
 )
 
-// Exit codes. They are part of the interface.
+// Exit codes, under the names of this package.
 const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitNotReady    = 3
-	exitIntegrity   = 4
-	exitDegraded    = 5
-	exitInterrupted = 130
+	exitFailed      = exit.Failed
+	exitUsage       = exit.Usage
+	exitNotReady    = exit.NotReady
+	exitIntegrity   = exit.Integrity
+	exitInterrupted = exit.Interrupted
 )
 
 const exitCodesHelp = `Exit codes:
@@ -32,10 +26,8 @@ const exitCodesHelp = `Exit codes:
    130  interrupted`
 
 var (
-	// errInterrupted is the cause of a context that a signal ended.
-	errInterrupted = errors.New("interrupted")
-	// errDegraded is a result that is complete but used fewer rails than planned.
-	errDegraded = errors.New("complete but degraded")
+	errInterrupted = exit.ErrInterrupted
+	errDegraded    = exit.ErrDegraded
 	// errReported ends a command whose findings are already on standard output.
 	errReported = errors.New("reported")
 )
@@ -57,40 +49,12 @@ func (e *usageError) withHint(format string, args ...any) *usageError {
 	return e
 }
 
-// exitCode judges an error. What the user did (interrupt, usage) goes before
-// what happened, and what was found out last (not ready) before its cause.
+// exitCode judges an error. What the user did (interrupt, usage) goes before what
+// happened.
 func exitCode(err error) int {
-	var (
-		usage   *usageError
-		invalid *load.InvalidError
-		at      *pipeline.Error
-	)
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errInterrupted):
-		return exitInterrupted
-	case errors.As(err, &usage), errors.As(err, &invalid):
+	var usage *usageError
+	if !errors.Is(err, errInterrupted) && errors.As(err, &usage) {
 		return exitUsage
-	case errors.Is(err, errDegraded):
-		return exitDegraded
-	case errors.Is(err, launch.ErrNotRunning), errors.Is(err, launch.ErrNotReady),
-		errors.Is(err, launch.ErrUnknown), errors.Is(err, launch.ErrLocked):
-		return exitNotReady
-	case errors.Is(err, object.ErrNotFound), errors.Is(err, object.ErrExists), errors.Is(err, object.ErrSource):
-		return exitFailed // the command line is fine, the world is not
-	case errors.As(err, &at):
-		switch at.Layer {
-		case pipeline.LayerUsage, pipeline.LayerConfig:
-			return exitUsage
-		case pipeline.LayerIntegrity, pipeline.LayerPlacement:
-			return exitIntegrity
-		case pipeline.LayerWait, pipeline.LayerNode:
-			return exitNotReady
-		}
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return exitNotReady
-	}
-	return exitFailed
+	return exit.Of(err)
 }

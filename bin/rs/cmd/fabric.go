@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/railstore/railstore/bin/provider"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/verbs"
@@ -199,7 +200,7 @@ func probe(h *fabric.Host) error {
 		return nil
 	}
 	h.CheckAccess("")
-	drv, err := drivers("ibv", deploy.Rail{Device: "ibv"})
+	drv, err := provider.Open("ibv", deploy.Rail{Device: "ibv"})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/railstore/railstore/bin/provider"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/verbs"
@@ -26,7 +27,7 @@ type softAddress struct {
 // softAddresses are the devices of the embedded provider, with the net device of
 // each.
 func softAddresses() ([]softAddress, error) {
-	drv, err := drivers("soft", deploy.Rail{})
+	drv, err := provider.Open("soft", deploy.Rail{})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func (s *fabricSoft) open() {
 }
 
 func (s *fabricSoft) query() (err error) {
-	drv, err := drivers("soft", deploy.Rail{})
+	drv, err := provider.Open("soft", deploy.Rail{})
 	if err != nil {
 		return err
 	}

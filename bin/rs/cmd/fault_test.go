@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/railstore/railstore/bin/provider"
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/verbs/soft"
@@ -30,7 +31,7 @@ func TestParseFault(t *testing.T) {
 			t.Errorf("%s: %v", tc.words, err)
 			continue
 		}
-		if got := faultWords(faultFields(softFault(f))); got != tc.want {
+		if got := faultWords(faultFields(provider.SoftFault(f))); got != tc.want {
 			t.Errorf("%s: got %s", tc.words, got)
 		}
 		// What was sent comes out on the other side.

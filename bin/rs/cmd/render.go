@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/railstore/railstore/cue/load"
+	"github.com/railstore/railstore/bin/exit"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/launch"
 )
@@ -60,11 +60,7 @@ func failureOf(err error) launch.Failure {
 	if errors.As(err, &usage) {
 		return launch.Failure{Layer: string(pipeline.LayerUsage), Message: launch.OneLine(err.Error()), Hint: usage.hint}
 	}
-	var invalid *load.InvalidError
-	if errors.As(err, &invalid) {
-		return launch.Failure{Layer: string(pipeline.LayerConfig), Op: "vet", Message: launch.OneLine(invalid.Error())}
-	}
-	f := launch.FailureOf(err)
+	f := exit.Failure(err)
 	if errors.Is(err, errInterrupted) && f.Hint == "" {
 		f.Layer = string(pipeline.LayerUsage)
 	}

@@ -1,4 +1,4 @@
-package cmd
+package provider
 
 import (
 	"net/netip"
@@ -12,9 +12,9 @@ import (
 	"github.com/railstore/railstore/verbs/soft"
 )
 
-// drivers gives the provider that a rail names. There is no fallback: a rail
+// Open gives the driver of the provider that a rail names. There is no fallback: a rail
 // that asks for what is not there fails.
-func drivers(provider string, r deploy.Rail) (verbs.Driver, error) {
+func Open(provider string, r deploy.Rail) (verbs.Driver, error) {
 	switch provider {
 	case "soft":
 		o := soft.Options{ActiveMTU: r.ActiveMTU, Caps: softCaps(r.Caps)}
@@ -26,7 +26,7 @@ func drivers(provider string, r deploy.Rail) (verbs.Driver, error) {
 			o.GIDs = append(o.GIDs, e)
 		}
 		for _, f := range r.Faults {
-			o.Faults = append(o.Faults, softFault(f))
+			o.Faults = append(o.Faults, SoftFault(f))
 		}
 		return soft.New(o), nil
 	case "ibv":
@@ -36,7 +36,8 @@ func drivers(provider string, r deploy.Rail) (verbs.Driver, error) {
 		WithHint("device is soft:ADDR[:PORT] or ibv:DEV")
 }
 
-func softFault(f deploy.Fault) soft.Fault {
+// SoftFault is a fault of a recipe as the provider soft plays it.
+func SoftFault(f deploy.Fault) soft.Fault {
 	return soft.Fault{
 		Do:  f.Do,
 		At:  soft.FaultAt{Bytes: uint64(f.At.Bytes), Packets: uint64(f.At.Packets), Time: time.Duration(f.At.Time)},
