@@ -182,6 +182,7 @@ type Reader struct {
 	OnRailFailure         string   `json:"onRailFailure"`
 	MinRails              int      `json:"minRails"`
 	Weights               string   `json:"weights"`
+	Deadline              Duration `json:"deadline"` // 0: none
 	Hedge                 bool     `json:"hedge"`
 	Quarantine            Duration `json:"quarantine"`
 	Recheck               bool     `json:"recheck"`

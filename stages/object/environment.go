@@ -54,6 +54,7 @@ var envVariables = []struct {
 	{"MIN_RAILS", "reader.minRails", envInt(1, 64, func(r *deploy.Reader, n int) { r.MinRails = n })},
 	{"ON_RAIL_FAILURE", "reader.onRailFailure", envWord(func(r *deploy.Reader, s string) { r.OnRailFailure = s }, FailRead, Failover)},
 	{"WEIGHTS", "reader.weights", envWord(func(r *deploy.Reader, s string) { r.Weights = s }, "configured", "adaptive")},
+	{"DEADLINE", "reader.deadline", envDuration(0, func(r *deploy.Reader, d deploy.Duration) { r.Deadline = d })},
 	{"HEDGE", "reader.hedge", envBool(func(r *deploy.Reader, b bool) { r.Hedge = b })},
 	{"RECHECK", "reader.recheck", envBool(func(r *deploy.Reader, b bool) { r.Recheck = b })},
 }

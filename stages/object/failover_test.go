@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/railstore/railstore/pipeline"
 )
 
 // threeRails is a world with a rail more.
@@ -329,6 +331,33 @@ func TestHedge(t *testing.T) {
 	x.mustPut(testKey, data)
 	x.script(hang("b", true))
 	if _, _, err := read(x); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	x.idle()
+	// A deadline of the limits, or of one read, is as good as the caller's.
+	for name, opt := range map[string]ReadOptions{"limits": {}, "options": {Deadline: time.Second}} {
+		x := newWorld(t, func(c *Config) {
+			if c.Limits.Deadline = time.Hour; name == "limits" {
+				c.Limits.Deadline = time.Second
+			}
+		})
+		x.mustPut(testKey, data)
+		x.script(hang("b", true))
+		buf, rep, err := x.w.Read(context.Background(), testKey, opt)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		buf.Release()
+		if accounted(t, rep); rep.Hedges != 1 {
+			t.Errorf("%s: %+v", name, rep)
+		}
+		x.idle()
+	}
+	x = newWorld(t, func(c *Config) { c.Limits.Hedge = false })
+	x.mustPut(testKey, data)
+	x.script(hang("b", true))
+	_, _, err := x.w.Read(context.Background(), testKey, ReadOptions{Deadline: 100 * time.Millisecond})
+	if pe := (*pipeline.Error)(nil); !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &pe) || pe.Layer != pipeline.LayerWait || !strings.Contains(err.Error(), "deadline of 100ms") {
 		t.Errorf("%v", err)
 	}
 	x.idle()

@@ -175,6 +175,7 @@ func hintFor(err error) string {
 		{ErrLost, "put the object again; rs stat -v tells in which directory its stripes are"},
 		{ErrCorrupt, "the copy on disk is damaged: put the object again and check the disk"},
 		{verbs.WCRetryExceeded, "the shard does not answer: rs status tells whether it runs, rs up starts those that have died"},
+		{ErrRange, "rs stat tells the object's size"},
 		{ErrNoRails, "rs status shows the rails and why one is down"},
 		{ErrUnknownOutcome, "look at the object with: rs stat; putting it again is safe"},
 	} {

@@ -20,6 +20,7 @@ type Limits struct {
 	OnRailFailure      string        // FailRead | Failover
 	MinRails           int           // healthy rails without which nothing is begun
 	Adaptive           bool          // the rails' shares follow what they carried lately
+	Deadline           time.Duration // of a read; 0: none but the caller's
 	Hedge              bool          // near a deadline late stripes are asked for over another rail, too
 	Quarantine         time.Duration // for which a rail that delivered wrong bytes is left alone
 	Recheck            bool          // look the object up again after reading it
@@ -69,13 +70,13 @@ func LimitsOf(r deploy.Reader) Limits {
 	}
 	set(&l.MinRails, r.MinRails)
 	l.Adaptive, l.Hedge, l.Quarantine = r.Weights == "adaptive", r.Hedge, r.Quarantine.D()
-	l.Recheck = r.Recheck
+	l.Recheck, l.Deadline = r.Recheck, r.Deadline.D()
 	return l
 }
 
 func (l *Limits) check() error {
 	switch {
-	case l.IOTimeout <= 0, l.Cooldown < 0, l.Quarantine < 0, l.MaxConnsPerRail < 1, l.MaxConns < 1, l.MaxInflight < 1, l.MaxInflightPerRail < 1,
+	case l.IOTimeout <= 0, l.Cooldown < 0, l.Quarantine < 0, l.Deadline < 0, l.MaxConnsPerRail < 1, l.MaxConns < 1, l.MaxInflight < 1, l.MaxInflightPerRail < 1,
 		l.TaskMaxStripes < 0, l.TaskDepth < 1, l.MinRails < 1, l.StaleRetries < 0:
 		return fmt.Errorf("%w: limits %+v", ErrBadRequest, *l)
 	case l.OnRailFailure != FailRead && l.OnRailFailure != Failover:

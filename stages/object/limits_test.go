@@ -14,9 +14,9 @@ import (
 // no sense are refused.
 func TestLimits(t *testing.T) {
 	l := LimitsOf(deploy.Reader{IOTimeout: deploy.Duration(time.Second), Cooldown: deploy.Duration(2 * time.Second), MaxConnectionsPerRail: 3, MaxConnections: 4,
-		MaxInflightPerRail: 5, MaxInflight: 6, TaskMaxStripes: 7, OnRailFailure: "fail", MinRails: 2, Weights: "adaptive", Hedge: true, Quarantine: deploy.Duration(3 * time.Second), Recheck: true})
+		MaxInflightPerRail: 5, MaxInflight: 6, TaskMaxStripes: 7, OnRailFailure: "fail", MinRails: 2, Weights: "adaptive", Deadline: deploy.Duration(4 * time.Second), Hedge: true, Quarantine: deploy.Duration(3 * time.Second), Recheck: true})
 	want := Limits{IOTimeout: time.Second, Cooldown: 2 * time.Second, MaxConnsPerRail: 3, MaxConns: 4, MaxInflightPerRail: 5, MaxInflight: 6, TaskMaxStripes: 7, TaskDepth: 2,
-		OnRailFailure: FailRead, MinRails: 2, Adaptive: true, Hedge: true, Quarantine: 3 * time.Second, Recheck: true, StaleRetries: 1}
+		OnRailFailure: FailRead, MinRails: 2, Adaptive: true, Deadline: 4 * time.Second, Hedge: true, Quarantine: 3 * time.Second, Recheck: true, StaleRetries: 1}
 	if l != want {
 		t.Errorf("%+v\nwant %+v", l, want)
 	}
@@ -25,7 +25,7 @@ func TestLimits(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*Limits){
 		"IOTimeout": func(l *Limits) { l.IOTimeout = 0 }, "Cooldown": func(l *Limits) { l.Cooldown = -1 }, "Quarantine": func(l *Limits) { l.Quarantine = -1 },
-		"MaxConns": func(l *Limits) { l.MaxConns = 0 }, "MaxConnsPerRail": func(l *Limits) { l.MaxConnsPerRail = 0 }, "MaxInflight": func(l *Limits) { l.MaxInflight = 0 },
+		"Deadline": func(l *Limits) { l.Deadline = -1 }, "MaxConns": func(l *Limits) { l.MaxConns = 0 }, "MaxConnsPerRail": func(l *Limits) { l.MaxConnsPerRail = 0 }, "MaxInflight": func(l *Limits) { l.MaxInflight = 0 },
 		"MaxInflightPerRail": func(l *Limits) { l.MaxInflightPerRail = 0 }, "TaskMaxStripes": func(l *Limits) { l.TaskMaxStripes = -1 }, "TaskDepth": func(l *Limits) { l.TaskDepth = 0 },
 		"MinRails": func(l *Limits) { l.MinRails = 0 }, "StaleRetries": func(l *Limits) { l.StaleRetries = -1 }, "reroute": func(l *Limits) { l.OnRailFailure = "reroute" },
 	} {

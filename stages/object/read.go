@@ -16,6 +16,9 @@ type ReadOptions struct {
 	Rails    []string       // use only these; nil is all
 	Progress func(n uint64) // called as verified bytes come in, from several goroutines
 	Range    *Range         // nil: the whole object
+	// Deadline, counted from the call on; 0: that of the limits. One of the context that is
+	// nearer counts.
+	Deadline time.Duration
 }
 
 // Range is a part of an object. Only whole stripes have checksums, so those that the
@@ -150,8 +153,34 @@ func (w *Worker) leased(ctx context.Context, o *Object, sp span, lo, n uint64) (
 	return &leasing{ext, &LeasedBuffer{object: *o, ext: ext, lo: lo, n: n}}, nil
 }
 
-// readCurrent reads the current generation into a target.
+// deadlineError is a read that was given up for its own deadline.
+type deadlineError struct{ after time.Duration }
+
+func (e *deadlineError) Error() string {
+	return fmt.Sprintf("not read within its deadline of %v", e.after)
+}
+func (e *deadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// readCurrent reads the current generation into a target, within the deadline of the read.
 func (w *Worker) readCurrent(ctx context.Context, key Key, opt ReadOptions, to target) (ground, *ReadReport, error) {
+	after := opt.Deadline
+	if after == 0 {
+		after = w.cfg.Limits.Deadline
+	}
+	if after <= 0 {
+		return w.readUntimed(ctx, key, opt, to)
+	}
+	late := &deadlineError{after}
+	ctx, cancel := context.WithTimeoutCause(ctx, after, late)
+	defer cancel()
+	g, rep, err := w.readUntimed(ctx, key, opt, to)
+	if err != nil && context.Cause(ctx) == error(late) && !errors.Is(err, error(late)) {
+		err = fail("read", prefix(late, err), nil) // what it waited for just then
+	}
+	return g, rep, err
+}
+
+func (w *Worker) readUntimed(ctx context.Context, key Key, opt ReadOptions, to target) (ground, *ReadReport, error) {
 	start := time.Now()
 	o, err := w.Lookup(ctx, key)
 	if err != nil {

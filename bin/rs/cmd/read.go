@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/object"
 )
@@ -24,17 +25,24 @@ all at once or stays as it was; "-" is standard output. Without -o the content i
 read and verified and goes nowhere. With --explain it prints which bytes would
 come over which rail, and reads nothing. With --watch it reads again and again
 over the same connections, a line for each read, until it is interrupted; a read
-that fails is a line, too.
+that fails is a line, too. --range reads a part: 4MiB:1MiB is 1 MiB from offset
+4 MiB on, and 4MiB: all from there to the end. Whole stripes are fetched and
+verified all the same. --deadline is for the read itself, --timeout for connecting;
+near its deadline a read asks for late stripes over another rail, too.
 
 Examples:
    rs read kv/layer0 -o out.bin
    rs read kv/layer0 --rails rail0 -o out.bin
+   rs read kv/layer0 --range 4KiB:100 -o part.bin
+   rs read kv/layer0 --deadline 10s
    rs read kv/layer0 --explain
    rs read kv/layer0 --watch --every 100ms --count 3
    rs read kv/layer0 --format json`,
 		Flags: []cli.Flag{
 			deploymentFlag(), hostFlag(), railsFlag(), connectFlag(),
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FILE` to write, or - for standard output"},
+			&cli.StringFlag{Name: flagRange, Usage: "only a part, `FIRST:LENGTH`, both sizes; without LENGTH to the end"},
+			&cli.DurationFlag{Name: flagDeadline, HideDefault: true, Usage: "`TIME` that the read may take (default: the recipe's reader.deadline)"},
 			&cli.BoolFlag{Name: "explain", Usage: "print the plan and read nothing"},
 			failOnDegradedFlag(),
 			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "again and again, until interrupted"},
@@ -58,7 +66,7 @@ func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	rails, err := railsOf(c)
+	opt, err := readOptions(c)
 	if err != nil {
 		return err
 	}
@@ -73,20 +81,62 @@ func (a *app) read(ctx context.Context, c *cli.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	of := sessionFor{folder: f, host: c.String(flagHost), rails: rails}
+	of := sessionFor{folder: f, host: c.String(flagHost), rails: opt.Rails}
 	switch {
 	case c.Bool("watch"):
-		return a.watchRead(ctx, c, of, key)
+		return a.watchRead(ctx, c, of, key, opt)
 	case c.IsSet(flagEvery) || c.IsSet(flagCount):
 		return usagef("rs read: --%s and --%s are for --watch", flagEvery, flagCount)
 	case c.Bool("explain"):
-		return a.explain(ctx, c, of, key)
+		return a.explain(ctx, c, of, key, opt)
 	}
-	return a.readTo(ctx, c, of, key, to)
+	return a.readTo(ctx, c, of, key, opt, to)
+}
+
+// Flags of rs read alone.
+const (
+	flagRange    = "range"
+	flagDeadline = "deadline"
+)
+
+// readOptions are what the flags of rs read say of one read.
+func readOptions(c *cli.Command) (opt object.ReadOptions, err error) {
+	if opt.Rails, err = railsOf(c); err != nil {
+		return opt, err
+	}
+	if c.IsSet(flagRange) {
+		if opt.Range, err = parseRange(c.String(flagRange)); err != nil {
+			return opt, err
+		}
+	}
+	opt.Deadline = c.Duration(flagDeadline)
+	if c.IsSet(flagDeadline) && opt.Deadline <= 0 {
+		return opt, usagef("--%s %v: want a time above zero, such as 10s", flagDeadline, opt.Deadline)
+	}
+	return opt, nil
+}
+
+// parseRange reads FIRST:LENGTH, both sizes; an empty LENGTH is all from there on.
+func parseRange(s string) (*object.Range, error) {
+	first, length, ok := strings.Cut(s, ":")
+	off, err := deploy.ParseSize(first)
+	if !ok || err != nil {
+		return nil, usagef("--%s %q: want FIRST:LENGTH, such as 4MiB:64KiB, or FIRST: for all from there on", flagRange, s)
+	}
+	r := &object.Range{Offset: uint64(off)}
+	if length == "" {
+		return r, nil
+	}
+	n, err := deploy.ParseSize(length)
+	if err != nil || n == 0 {
+		return nil, usagef("--%s %q: want a length above zero, such as 64KiB", flagRange, s)
+	}
+	r.Length = uint64(n)
+	return r, nil
 }
 
 // readTo reads an object once and writes it, if to is not empty.
-func (a *app) readTo(ctx context.Context, c *cli.Command, of sessionFor, key object.Key, to string) (err error) {
+func (a *app) readTo(ctx context.Context, c *cli.Command, of sessionFor, key object.Key, opt object.ReadOptions, to string) (err error) {
 	var out *object.Output
 	if to != "" {
 		if out, err = object.OpenOutput(ctx, to, a.out); err != nil {
@@ -100,7 +150,8 @@ func (a *app) readTo(ctx context.Context, c *cli.Command, of sessionFor, key obj
 	}
 	defer func() { err = joinClose(err, done) }()
 	bar := a.newBar("read "+key.String(), 0)
-	buf, rep, err := w.Read(ctx, key, object.ReadOptions{Rails: of.rails, Progress: bar.add})
+	opt.Progress = bar.add
+	buf, rep, err := w.Read(ctx, key, opt)
 	bar.stop()
 	if err != nil {
 		return err
@@ -121,13 +172,13 @@ func (a *app) readTo(ctx context.Context, c *cli.Command, of sessionFor, key obj
 	return nil
 }
 
-func (a *app) explain(ctx context.Context, c *cli.Command, of sessionFor, key object.Key) (err error) {
+func (a *app) explain(ctx context.Context, c *cli.Command, of sessionFor, key object.Key, opt object.ReadOptions) (err error) {
 	ctx, w, done, err := a.openSessionFor(ctx, c, of)
 	if err != nil {
 		return err
 	}
 	defer func() { err = joinClose(err, done) }()
-	p, err := w.Explain(ctx, key, of.rails)
+	p, err := w.ExplainRead(ctx, key, opt)
 	if err != nil {
 		return err
 	}
@@ -152,7 +203,11 @@ func (a *app) printRead(key object.Key, rep *object.ReadReport, to string) error
 	if a.json {
 		return a.printJSON(rep)
 	}
-	a.printf("%s generation %d: %s in %s, %s, verified, xxh3 %s\n", key, rep.Generation, bytesText(rep.Bytes), seconds(rep.Seconds), rate(rep.BytesPerSecond), rep.XXH3)
+	part := ""
+	if rep.Bytes < rep.ObjectBytes {
+		part = fmt.Sprintf(" from %d on of %d", rep.Offset, rep.ObjectBytes)
+	}
+	a.printf("%s generation %d: %s%s in %s, %s, verified, xxh3 %s\n", key, rep.Generation, bytesText(rep.Bytes), part, seconds(rep.Seconds), rate(rep.BytesPerSecond), rep.XXH3)
 	a.printRails(rep.Rails)
 	if rep.Degraded {
 		a.printf("%s\n", a.paint(yellow, "degraded: "+degradation(rep)))

@@ -50,7 +50,7 @@ type watchedRail struct {
 }
 
 // watchRead reads an object again and again over one session.
-func (a *app) watchRead(ctx context.Context, c *cli.Command, of sessionFor, key object.Key) (err error) {
+func (a *app) watchRead(ctx context.Context, c *cli.Command, of sessionFor, key object.Key, opt object.ReadOptions) (err error) {
 	every, count := c.Duration(flagEvery), c.Int(flagCount)
 	switch {
 	case c.IsSet("output"), c.Bool("explain"), c.Bool("fail-on-degraded"):
@@ -70,7 +70,7 @@ func (a *app) watchRead(ctx context.Context, c *cli.Command, of sessionFor, key 
 	var last error
 	for n := 1; ; n++ {
 		began := time.Now()
-		buf, rep, err := s.Read(ctx, key, object.ReadOptions{Rails: of.rails})
+		buf, rep, err := s.Read(ctx, key, opt)
 		if err == nil {
 			buf.Release()
 		}

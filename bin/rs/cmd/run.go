@@ -82,10 +82,11 @@ func (a *app) runJob(ctx context.Context, c *cli.Command) error {
 	if len(job.Rails) > 0 {
 		of.rails = job.Rails
 	}
+	opt := object.ReadOptions{Rails: of.rails}
 	if c.Bool("explain") {
-		return a.explain(ctx, c, of, key)
+		return a.explain(ctx, c, of, key, opt)
 	}
-	return a.readTo(ctx, c, of, key, job.Output)
+	return a.readTo(ctx, c, of, key, opt, job.Output)
 }
 
 // jobsOf is the deployment whose jobs are meant: of a recipe, or of a deployment that
