@@ -36,8 +36,10 @@ type ProcessBudget struct {
 	MemlockBytes int64
 
 	QPs        int // on all rails together
+	CQs        int // of a rail: a shard has one for each polling thread
+	QueueCQEs  int // of one: a peer may put all its QPs on one rail
+	RailCQEs   int // of all those of a rail
 	CQEs       int // of all its completion queues
-	RailCQEs   int // of one: a peer may put all its QPs on one rail
 	RailQPs    []int
 	ibvDevices int
 }
@@ -88,7 +90,7 @@ func (d *Deployment) Budget() []HostBudget {
 			if s.Host != h.Name {
 				continue
 			}
-			p := d.process("shard/"+strconv.Itoa(s.ID), d.ShardRails(s), d.Lanes.MaxClients, d.Lanes.SendWR(true))
+			p := d.process("shard/"+strconv.Itoa(s.ID), d.ShardRails(s), d.Lanes.MaxClients, d.Lanes.SendWR(true), max(d.Server.Threads, 1))
 			p.SlabBytes = s.Slab
 			if len(d.Tables) > 0 {
 				p.StoreBytes = s.Store.Memory
@@ -96,7 +98,7 @@ func (d *Deployment) Budget() []HostBudget {
 			b.add(p)
 		}
 		if clients[h.Name] {
-			p := d.process("client", h.Rails, len(d.Shards), d.Lanes.SendWR(false))
+			p := d.process("client", h.Rails, len(d.Shards), d.Lanes.SendWR(false), 1)
 			p.StagingBytes = d.Reader.MaxStaging
 			b.add(p)
 		}
@@ -111,13 +113,14 @@ func (d *Deployment) Totals() (lanes, slots int) {
 	return lanes, lanes * d.Lanes.Slots
 }
 
-func (d *Deployment) process(name string, rails []Rail, peers, sendWR int) ProcessBudget {
+func (d *Deployment) process(name string, rails []Rail, peers, sendWR, cqs int) ProcessBudget {
 	perPeer := max(d.Lanes.QPs, len(rails))
-	p := ProcessBudget{Name: name, Peers: peers, QPs: peers * perPeer}
+	p := ProcessBudget{Name: name, Peers: peers, QPs: peers * perPeer, CQs: cqs}
 	p.LaneBytes = int64(p.QPs) * d.Lanes.LaneBytes()
-	// One QP more: completions of a destroyed one may still be there when its successor
-	// works.
-	p.RailCQEs = (p.QPs + 1) * (sendWR + d.Lanes.RecvWR())
+	// The QPs are divided among the CQs. One QP more: completions of a destroyed one may
+	// still be there when its successor works.
+	p.QueueCQEs = ((p.QPs+cqs-1)/cqs + 1) * (sendWR + d.Lanes.RecvWR())
+	p.RailCQEs = p.QueueCQEs * cqs
 	p.CQEs = p.RailCQEs * len(rails)
 	for i, r := range rails {
 		p.Rails = append(p.Rails, r.Name)

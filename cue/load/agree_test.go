@@ -135,7 +135,8 @@ func TestBudgetAgrees(t *testing.T) {
 		var b strings.Builder
 		fmt.Fprintf(&b, "import %q\nschemas.#Deployment\nname: \"x\"\n", SchemaImport)
 		fmt.Fprintf(&b, "lanes: {qpsPerClientPerShard: %d, slotsPerQP: %d, requestBytes: %d, responseBytes: %d, maxClients: %d, registeredBytes: 1Ti, cqDepth: 0x40_0000}\n",
-			1+rnd.IntN(20), 1+rnd.IntN(9), 1024+64*rnd.IntN(1000), 1024+64*rnd.IntN(1000), 1+rnd.IntN(40))
+			1+rnd.IntN(20), 1+rnd.IntN(9), 1024+64*rnd.IntN(1000), 1024+64*rnd.IntN(1000), 6+rnd.IntN(40))
+		fmt.Fprintf(&b, "server: threads: %d\n", 1+rnd.IntN(6)) // fewer of lanes are refused
 		shards, hosts := 1+rnd.IntN(4), 1+rnd.IntN(4)
 		b.WriteString("hosts: [\n")
 		rails := 1 + rnd.IntN(4)
@@ -175,8 +176,8 @@ func TestBudgetAgrees(t *testing.T) {
 			t.Fatal(err)
 		}
 		var want [][]struct {
-			What                            string
-			QPs, Lane, Total, CQEs, Memlock int64
+			What                                 string
+			QPs, Lane, Total, CQs, CQEs, Memlock int64
 		}
 		if err := json.Unmarshal(b, &want); err != nil {
 			t.Fatal(err)
@@ -194,7 +195,7 @@ func TestBudgetAgrees(t *testing.T) {
 			for k, w := range ps {
 				g := got[i].Processes[k]
 				most = max(most, w.Memlock)
-				if int64(g.QPs) != w.QPs || g.LaneBytes != w.Lane || g.RegisteredBytes != w.Total || int64(g.RailCQEs) != w.CQEs || g.MemlockBytes != w.Memlock {
+				if int64(g.QPs) != w.QPs || g.LaneBytes != w.Lane || g.RegisteredBytes != w.Total || int64(g.QueueCQEs) != w.CQEs || int64(g.RailCQEs) != w.CQs*w.CQEs || g.MemlockBytes != w.Memlock {
 					t.Errorf("host %s, %s: %+v, the schema has %+v\n%s", got[i].Host, w.What, g, w, src)
 				}
 			}

@@ -13,8 +13,6 @@ var without = []struct{ pattern, value, then string }{
 	{"control.store", "etcd", "only bbolt and memory are there yet"},
 	{"control.endpoints", "", "the etcd store is not there yet"},
 	{"pipeline.serve", "", "`rs up` waits as long as --timeout says"},
-	{"server.threads", "", "a shard has one polling thread a rail"},
-	{"server.coroutinesPerThread", "", "a polling thread looks at all its lanes; what takes long is done by workers"},
 }
 
 var anyIndex = regexp.MustCompile(`\[[0-9]+\]`)

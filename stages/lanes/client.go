@@ -31,7 +31,7 @@ type Client struct {
 	name    string // this end in errors
 	cfg     lane.Config
 	rejoin  bool
-	pollers map[string]*lane.Poller
+	pollers pollers
 	keepers map[int]*keeper
 	prober  prober
 	closed  sync.Once
@@ -73,8 +73,8 @@ func Dial(ctx context.Context, scope *pipeline.Scope, in ClientInput) (*Client, 
 			sink(e)
 		}
 	}
-	c.pollers = startPollers(in.Set, in.Config)
-	scope.DeferClose("pollers", func() error { stopPollers(c.pollers); return nil })
+	c.pollers = startPollers(in.Set, in.Config, 1)
+	scope.DeferClose("pollers", func() error { c.pollers.stop(); return nil })
 	scope.DeferClose("lanes", c.close) // should a stage fail
 	peers, err := c.connect(ctx, scope, d)
 	if err != nil {

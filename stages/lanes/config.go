@@ -84,9 +84,11 @@ func demand(d *deploy.Deployment, c lane.Config, cap verbs.QPCap, peers int) rai
 		Bytes: int(d.Lanes.LaneBytes()+63) &^ 63, Access: access, Params: params(d, c)}
 }
 
-// ServerDemand is what a shard asks of its rails.
+// ServerDemand is what a shard asks of its rails: a CQ for each of their polling threads.
 func ServerDemand(d *deploy.Deployment, c lane.Config) rail.Demand {
-	return demand(d, c, c.ServerCap(), d.Lanes.MaxClients)
+	out := demand(d, c, c.ServerCap(), d.Lanes.MaxClients)
+	out.CQs = d.Server.Threads
+	return out
 }
 
 // ClientDemand is what a client asks of its rails.

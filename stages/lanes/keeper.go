@@ -248,7 +248,7 @@ func (k *keeper) release(cause error) {
 func (k *keeper) adopt(p *rail.Peer) error {
 	var wards []*ward
 	for _, l := range p.Links {
-		ln, err := lane.New(k.c.pollers[l.Rail.Name()], l.QP, memory(l), peerOf(l), k.c.cfg,
+		ln, err := lane.New(k.c.pollers.of(l), l.QP, memory(l), peerOf(l), k.c.cfg,
 			lane.Label{Shard: k.shard, Index: l.Index, Rail: l.Rail.Name(), Local: k.c.name, Remote: string(k.id)})
 		if err != nil {
 			for _, w := range wards {

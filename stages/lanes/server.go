@@ -21,7 +21,7 @@ type Server struct {
 	shard    int
 	cfg      lane.Config
 	acceptor *lane.Acceptor
-	pollers  map[string]*lane.Poller
+	pollers  pollers
 	listener atomic.Pointer[rail.Listener]
 
 	mu    sync.Mutex
@@ -44,7 +44,7 @@ type ServerInput struct {
 // Serve starts to take clients. The scope closes it: no new clients, lanes
 // closed, pollers ended.
 func Serve(ctx context.Context, scope *pipeline.Scope, in ServerInput) *Server {
-	s := &Server{set: in.Set, shard: in.Shard, cfg: in.Config, pollers: startPollers(in.Set, in.Config),
+	s := &Server{set: in.Set, shard: in.Shard, cfg: in.Config, pollers: startPollers(in.Set, in.Config, in.Set.Deployment.Server.CoroutinesPerThread),
 		acceptor: lane.NewAcceptor(in.Handler, lane.AcceptorConfig{Workers: in.Workers, Sort: in.Sort, Pools: in.Pools, Counters: in.Config.Counters}),
 		lanes:    map[*rail.Peer][]*lane.ServerLane{}}
 	sink := in.Config.Events
@@ -56,7 +56,7 @@ func Serve(ctx context.Context, scope *pipeline.Scope, in ServerInput) *Server {
 			sink(e)
 		}
 	}
-	scope.DeferClose("pollers", func() error { stopPollers(s.pollers); return nil })
+	scope.DeferClose("pollers", func() error { s.pollers.stop(); return nil })
 	scope.DeferClose("acceptor", s.acceptor.Close)
 	in.Set.OnQPEvent(s.qpEvent)
 	scope.DeferClose("device events", func() error { in.Set.OnQPEvent(nil); return nil })
@@ -68,17 +68,26 @@ func Serve(ctx context.Context, scope *pipeline.Scope, in ServerInput) *Server {
 	return s
 }
 
-func startPollers(set *rail.Set, c lane.Config) map[string]*lane.Poller {
-	out := make(map[string]*lane.Poller, len(set.Rails))
+// pollers are those of every rail by name, one for each of its CQs.
+type pollers map[string][]*lane.Poller
+
+func startPollers(set *rail.Set, c lane.Config, scanners int) pollers {
+	out := make(pollers, len(set.Rails))
 	for _, r := range set.Rails {
-		out[r.Name()] = lane.StartPoller(r.CQ, lane.PollerConfig{Spin: c.Spin, Counters: c.Counters})
+		for _, cq := range r.CQs {
+			out[r.Name()] = append(out[r.Name()], lane.StartPoller(cq, lane.PollerConfig{Spin: c.Spin, Counters: c.Counters, Scanners: scanners}))
+		}
 	}
 	return out
 }
 
-func stopPollers(ps map[string]*lane.Poller) {
-	for _, p := range ps {
-		p.Close()
+func (ps pollers) of(l *rail.Link) *lane.Poller { return ps[l.Rail.Name()][l.CQ] }
+
+func (ps pollers) stop() {
+	for _, list := range ps {
+		for _, p := range list {
+			p.Close()
+		}
 	}
 }
 
@@ -99,7 +108,7 @@ func (s *Server) Accept(p *rail.Peer) error {
 }
 
 func (s *Server) lane(p *rail.Peer, l *rail.Link) (*lane.ServerLane, error) {
-	return s.acceptor.Add(s.pollers[l.Rail.Name()], l.QP, memory(l), peerOf(l), s.cfg,
+	return s.acceptor.Add(s.pollers.of(l), l.QP, memory(l), peerOf(l), s.cfg,
 		lane.Label{Shard: s.shard, Index: l.Index, Rail: l.Rail.Name(), Local: string(ctrl.ShardID(s.shard)), Remote: string(p.Node)})
 }
 

@@ -18,6 +18,7 @@ type Demand struct {
 	MaxPeers int               // peers at once
 	Cap      verbs.QPCap       // queue depths of a QP
 	CQEs     int               // completions that one QP can have outstanding
+	CQs      int               // of a rail, among which its QPs are divided; 0: 1
 	Bytes    int               // registered bytes of each QP; a multiple of 64
 	Access   verbs.Access      // remote rights on those bytes
 	Params   map[string]string // compared with the peer's; a difference refuses the connection
@@ -48,7 +49,7 @@ type Set struct {
 	offers atomic.Uint64 // that this process made to shards: where the generations of the next begin
 }
 
-// Allocate makes PD, CQ and registered memory on every rail. The memory is one
+// Allocate makes PD, CQs and registered memory on every rail. The memory is one
 // region, registered once a rail, between blocks in several MRs where the device's
 // max_mr_size asks for it; each QP gets a block of it.
 var Allocate = pipeline.Stage[AllocateInput, *Set]{
@@ -87,24 +88,29 @@ func allocate(ctx context.Context, scope *pipeline.Scope, in AllocateInput) (*Se
 
 func (s *Set) allocateRail(scope *pipeline.Scope, r *Rail) error {
 	lim := r.Ctx.Attr()
-	// Every QP of every peer may complete into the rail's one CQ at once; it must
-	// not overrun. A peer may put all its QPs on this rail. The one more is for
-	// completions of a destroyed QP that are unpolled when its successor works.
-	depth := max(1, s.Demand.CQEs*(max(s.Demand.QPs, len(s.Rails))*s.Demand.MaxPeers+1))
+	// Every QP of a CQ may complete into it at once; it must not overrun. A peer may put
+	// all its QPs on this rail. The one more is for completions of a destroyed QP that
+	// are unpolled when its successor works.
+	n := max(1, s.Demand.CQs)
+	depth := max(1, s.Demand.CQEs*(share(max(s.Demand.QPs, len(s.Rails))*s.Demand.MaxPeers, n)+1))
 	if depth > lim.MaxCQE {
-		return fmt.Errorf("%s: %d peers with %d QPs of %d completions need a CQ of %d, the device allows %d; lower lanes.maxClients, lanes.qpsPerClientPerShard or lanes.slotsPerQP",
-			r.Ctx.Name(), s.Demand.MaxPeers, s.Demand.QPs, s.Demand.CQEs, depth, lim.MaxCQE)
+		return fmt.Errorf("%s: %d peers with %d QPs of %d completions need %d CQs of %d, the device allows %d; lower lanes.maxClients, lanes.qpsPerClientPerShard or lanes.slotsPerQP",
+			r.Ctx.Name(), s.Demand.MaxPeers, s.Demand.QPs, s.Demand.CQEs, n, depth, lim.MaxCQE)
 	}
 	pd, err := r.Ctx.AllocPD()
 	if err != nil {
 		return err
 	}
 	scope.DeferClose("free PD of rail "+r.Name(), pd.Close)
-	cq, err := r.Ctx.CreateCQ(depth)
-	if err != nil {
-		return err
+	r.CQs, r.queues.qps = nil, make([]int, n)
+	for range n {
+		cq, err := r.Ctx.CreateCQ(depth)
+		if err != nil {
+			return err
+		}
+		scope.DeferClose("destroy CQ of rail "+r.Name(), cq.Close)
+		r.CQs = append(r.CQs, cq)
 	}
-	scope.DeferClose("destroy CQ of rail "+r.Name(), cq.Close)
 	if limit := lim.MaxMRSize; limit > 0 && uint64(s.Demand.Bytes) > limit {
 		return fmt.Errorf("%s: the slots of one QP are %d bytes, the device registers at most %d at once (max_mr_size); lower lanes.slotsPerQP, lanes.requestBytes or lanes.responseBytes",
 			r.Ctx.Name(), s.Demand.Bytes, limit)
@@ -114,7 +120,7 @@ func (s *Set) allocateRail(scope *pipeline.Scope, r *Rail) error {
 		return err
 	}
 	scope.DeferClose("deregister lane memory of rail "+r.Name(), memory.Close)
-	r.PD, r.CQ, r.memory = pd, cq, memory
+	r.PD, r.memory = pd, memory
 	return nil
 }
 

@@ -2,7 +2,7 @@
 // four stages are the same for shards, for clients and for read jobs:
 //
 //	resolve    recipe + this host  → open devices, chosen GIDs, active MTUs
-//	allocate   rails + Demand      → PD, CQ, registered memory: a Set
+//	allocate   rails + Demand      → PD, CQs, registered memory: a Set
 //	publish    Set + control plane → this node is known; offers to peers are out
 //	connect    offers and answers  → QPs in RTS: a Peer for each shard
 //
@@ -26,5 +26,5 @@
 // Goroutines: one per rail reads asynchronous events (owner: Set); a Listener has one
 // that watches the control plane and one for each client, which connects it, gives
 // its links new QPs and drops it (owner: Listener).
-// Locks: Set.mu, Rail.health.mu, Listener.mu; none is held over a verb or an RPC.
+// Locks: Set.mu, Rail.health.mu, queues.mu, Listener.mu; none is held over a verb or an RPC.
 package rail

@@ -337,7 +337,7 @@ func TestOverrunNamesTheRailsCQ(t *testing.T) {
 	}
 	for e := range heard {
 		if e.Type == verbs.EventCQError {
-			if !e.IsOf(r.CQ) {
+			if !e.IsOf(r.CQs[0]) {
 				t.Errorf("%+v does not name the rail's CQ", e)
 			}
 			break

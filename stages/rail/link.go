@@ -20,6 +20,7 @@ type Link struct {
 	Rail     *Rail
 	PeerRail string
 	Index    int // among the links to this peer
+	CQ       int // of Rail.CQs: where the QP completes, as long as the link lives
 	QP       *verbs.QP
 	Off      uint64 // of the block in the process's lane memory; see Rail.Block
 	Bytes    []byte // the block
@@ -52,9 +53,9 @@ func (s *Set) newLink(r *Rail, index int) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; the recipe has room for %d peers (lanes.maxClients)", err, s.Demand.MaxPeers)
 	}
-	l := &Link{Rail: r, Index: index, Off: off, Bytes: s.region.Bytes()[off : off+uint64(s.Demand.Bytes)]}
+	l := &Link{Rail: r, Index: index, CQ: r.queues.take(), Off: off, Bytes: s.region.Bytes()[off : off+uint64(s.Demand.Bytes)]}
 	if err := l.newQP(s); err != nil {
-		s.arena.give(off)
+		l.giveBack(s)
 		return nil, err
 	}
 	return l, nil
@@ -68,7 +69,8 @@ func (l *Link) newQP(s *Set) error {
 	if n := r.Ctx.Attr().MaxSGE; n > 0 {
 		limit.MaxSendSGE = min(limit.MaxSendSGE, n) // who gathers makes do with less
 	}
-	qp, err := r.PD.CreateQP(verbs.QPInit{SendCQ: r.CQ, RecvCQ: r.CQ, Cap: limit})
+	cq := r.CQs[l.CQ]
+	qp, err := r.PD.CreateQP(verbs.QPInit{SendCQ: cq, RecvCQ: cq, Cap: limit})
 	if err != nil {
 		return err
 	}
@@ -131,8 +133,13 @@ func (l *Link) close(s *Set) error {
 	if err := l.QP.Close(); err != nil {
 		return pipeline.Wrap(err, pipeline.LayerResource, "disconnect", pipeline.Where{Shard: -1, Lane: l.Index, Rail: l.Rail.Name()})
 	}
-	s.arena.give(l.Off)
+	l.giveBack(s)
 	return nil
+}
+
+func (l *Link) giveBack(s *Set) {
+	s.arena.give(l.Off)
+	l.Rail.queues.give(l.CQ)
 }
 
 // Close destroys the QPs of the peer and frees their memory. Whoever used the

@@ -37,20 +37,22 @@ func TestEveryPathParameterIsCompared(t *testing.T) {
 	}
 }
 
-// The CQ of a rail holds what all QPs of all peers can have outstanding, and one QP's
-// more: a device that has not that room is refused.
+// The CQs of a rail hold what all QPs of all peers can have outstanding, and one QP's
+// more each: a device that has not that room is refused.
 func TestCQHoldsEveryQPOfEveryPeer(t *testing.T) {
 	d := testDemand
-	need := d.CQEs * (max(d.QPs, 2)*d.MaxPeers + 1)
-	for room, ok := range map[int]bool{need: true, need - 1: false} {
-		driver := verbstest.NewLoop(verbstest.LoopOptions{Attr: func(a *verbs.DeviceAttr) { a.MaxCQE = room }})
-		ctx, scope := timeout(t), pipeline.NewScope()
-		_, err := twoRails(driver).set(ctx, scope, "c", d)
-		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "lower lanes.maxClients") {
-			t.Errorf("a CQ of %d where %d are needed: %v", room, need, err)
-		}
-		if err := scope.Close(ctx); err != nil {
-			t.Error(err)
+	for _, d.CQs = range []int{0, 1, 4, 100} { // 6 QPs at most
+		need := d.CQEs * (map[int]int{0: 6, 1: 6, 4: 2, 100: 1}[d.CQs] + 1)
+		for room, ok := range map[int]bool{need: true, need - 1: false} {
+			driver := verbstest.NewLoop(verbstest.LoopOptions{Attr: func(a *verbs.DeviceAttr) { a.MaxCQE = room }})
+			ctx, scope := timeout(t), pipeline.NewScope()
+			_, err := twoRails(driver).set(ctx, scope, "c", d)
+			if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "lower lanes.maxClients") {
+				t.Errorf("%d CQs of %d where %d are needed: %v", d.CQs, room, need, err)
+			}
+			if err := scope.Close(ctx); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

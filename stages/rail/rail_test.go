@@ -239,7 +239,7 @@ func writeOver(t *testing.T, l *Link, v byte) {
 		t.Fatal(err)
 	}
 	var wc [1]verbs.WC
-	if _, err := l.Rail.CQ.PollWait(timeout(t), wc[:], 10); err != nil || wc[0].Status != verbs.WCSuccess {
+	if _, err := l.Rail.CQs[l.CQ].PollWait(timeout(t), wc[:], 10); err != nil || wc[0].Status != verbs.WCSuccess {
 		t.Fatalf("%v %v", err, wc[0])
 	}
 }

@@ -25,15 +25,16 @@ type ResolveInput struct {
 }
 
 // Rail is one rail of this process: an open device port with an Address and, after
-// allocate, its PD, CQ and the registration of the process's memory.
+// allocate, its PD, CQs and the registration of the process's memory.
 type Rail struct {
 	Spec  deploy.Rail
 	Index int // in the Set
 
 	Ctx *verbs.Context
 	PD  *verbs.PD
-	CQ  *verbs.CQ
+	CQs []*verbs.CQ
 
+	queues queues
 	memory *verbs.Span // the process's lane memory on this rail
 	at     place       // used by resolve, then by the reader of the rail's events alone
 	health health

@@ -8,9 +8,9 @@ import (
 )
 
 // Handler serves requests. Serve is called by a worker, or by the poller's
-// goroutine when the acceptor has no workers. It answers with x.Reply; one that
-// returns without answers StatusInvalid, one that panics StatusInternal. x is
-// Serve's alone and only until it returns.
+// goroutine or the lane's scanner when the acceptor has no workers. It answers with
+// x.Reply; one that returns without answers StatusInvalid, one that panics
+// StatusInternal. x is Serve's alone and only until it returns.
 type Handler interface{ Serve(x *Exchange) }
 
 // HandlerFunc is a function as a Handler.
@@ -22,7 +22,7 @@ func (f HandlerFunc) Serve(x *Exchange) { f(x) }
 // AcceptorConfig of an acceptor.
 type AcceptorConfig struct {
 	// Workers serve requests; 0: the pollers' goroutines do. Without workers a
-	// handler that takes long holds up every other lane of its rail.
+	// handler that takes long holds up every other lane of its poller or scanner.
 	Workers  int
 	Counters *Counters
 	// Sort, if set, says who serves a request, by its operation and flags: ToWorkers,
@@ -34,7 +34,7 @@ type AcceptorConfig struct {
 
 // What Sort may give besides the number of a pool.
 const (
-	ToPoller  = -1 // short and without waiting; everything else of the rail waits for it
+	ToPoller  = -1 // short and without waiting; everything else of the poller, or the scanner, waits for it
 	ToWorkers = 0  // those of AcceptorConfig.Workers
 )
 

@@ -289,7 +289,9 @@ func (x *Exchange) await(ctx context.Context, cell uint16, what waitFor, op stri
 		runtime.Gosched()
 	}
 	if x.inline {
-		sl.poller.flushDeferred() // an answer that was given must not wait for this
+		sl.scanner.flush() // an answer that was given must not wait for this
+	}
+	if x.inline && !sl.scanner.own {
 		for !ready() {
 			if err := sl.ended(ctx); err != nil {
 				return err

@@ -107,12 +107,13 @@
 // Owns: layouts, Config arithmetic, Poller, Lane, Pool, Acceptor, ServerLane,
 // Exchange, Error.
 // Imports: verbs and the standard library only.
-// Goroutines: one per Poller (Poller.Close waits for it) and the workers of an
-// Acceptor and of its further pools (Acceptor.Close waits for them). Callers wait on their own goroutine.
+// Goroutines: one per Poller and, when it has several, one for each of its scanners
+// (Poller.Close waits for them), and the workers of an Acceptor and of its further
+// pools (Acceptor.Close waits for them). Callers wait on their own goroutine.
 // Timers of quarantined slots fire on goroutines of the runtime; they post empty
 // WRITEs and touch no slot memory.
 // Locks, in this order: Lane.life; Poller.mu (polling, dispatch); Lane.failing;
-// conn.mu (posting); Pool.mu (slots and the queue), workQueue.mu, Poller.readyMu,
+// conn.mu (posting); Pool.mu (slots and the queue), workQueue.mu,
 // Poller.kickMu, conn.names. Handlers run with none of them held; Config.Events
 // may be called with Lane.failing held.
 package lane

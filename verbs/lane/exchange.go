@@ -17,7 +17,7 @@ type Exchange struct {
 	slot   *serverSlot
 	index  uint16
 	next   *Exchange // in a queue
-	inline bool      // runs on the poller's goroutine
+	inline bool      // runs on the goroutine of its lane's scanner
 	passed bool      // the poller has checked it and handed it on
 
 	seq       uint32
@@ -132,7 +132,7 @@ func (x *Exchange) reply(st Status, n, staged int, flags uint16) {
 	s.length, s.queued = headBytes+staged, true
 	sl.out = append(sl.out, x.index)
 	if x.inline {
-		sl.poller.deferFlush(sl)
+		sl.scanner.deferFlush(sl)
 		return
 	}
 	sl.flushLocked()

@@ -28,7 +28,7 @@ func (q *exchangeQueue) pop() *Exchange {
 	return x
 }
 
-// workQueue feeds the workers. It holds at most one exchange per slot, so it
+// workQueue feeds workers or a scanner. It holds at most one exchange per slot, so it
 // needs no limit of its own.
 type workQueue struct {
 	mu     sync.Mutex
@@ -63,6 +63,13 @@ func (w *workQueue) pop() *Exchange {
 		}
 		w.cond.Wait()
 	}
+}
+
+// tryPop takes work if there is some.
+func (w *workQueue) tryPop() *Exchange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.q.pop()
 }
 
 func (w *workQueue) close() {

@@ -21,12 +21,17 @@ type PollerConfig struct {
 	// after idling may wait.
 	ScanSleep time.Duration
 	Batch     int // completions of one poll: 64
-	Counters  *Counters
+	// Scanners is among how many the lanes that acceptors serve without workers are
+	// divided: 1, which serves on the poller's goroutine. Several have a goroutine each: a
+	// handler that takes long then holds up the lanes of its scanner alone, and every
+	// request pays for being handed over.
+	Scanners int
+	Counters *Counters
 }
 
 // Poller has the only right to poll a CQ. It dispatches completions to the lanes
-// of the CQ, serves those of acceptors without workers, and wakes those who
-// sleep. Goroutines that wait for their own lane help by polling too, one at a
+// of the CQ, serves the requests of acceptors without workers or has scanners for
+// it, and wakes those who sleep. Goroutines that wait for their own lane help by polling too, one at a
 // time.
 type Poller struct {
 	ctx   *verbs.Context
@@ -42,8 +47,8 @@ type Poller struct {
 	scans   []target // lanes whose words are polled
 	failed  error
 
-	readyMu sync.Mutex // a leaf
-	ready   exchangeQueue
+	scanners []*scanner
+	wg       sync.WaitGroup // of their goroutines
 
 	servers  atomic.Int32  // attached lanes that must hear of requests at any time
 	spinning atomic.Int32  // those of them that are to be polled for a while after work
@@ -57,10 +62,9 @@ type Poller struct {
 	waitCtx  context.Context
 	stopWait context.CancelFunc
 
-	deferred []*ServerLane // with answers to post; only the goroutine's
-	stop     chan struct{}
-	once     sync.Once
-	done     chan struct{}
+	stop chan struct{}
+	once sync.Once
+	done chan struct{}
 }
 
 // target is a lane at its poller. The methods are called under Poller.mu.
@@ -93,6 +97,7 @@ func StartPoller(cq *verbs.CQ, cfg PollerConfig) *Poller {
 	p := &Poller{ctx: cq.Context(), cq: cq, cfg: cfg, count: cfg.Counters, wcs: make([]verbs.WC, cfg.Batch),
 		kicked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	p.waitCtx, p.stopWait = context.WithCancel(context.Background())
+	p.startScanners(max(cfg.Scanners, 1))
 	go p.run()
 	return p
 }
@@ -110,7 +115,7 @@ func (p *Poller) Err() error {
 	return p.failed
 }
 
-// Close stops the goroutine and waits for it. Lanes on the poller must have been
+// Close stops the goroutines and waits for them. Lanes on the poller must have been
 // closed.
 func (p *Poller) Close() {
 	p.once.Do(func() {
@@ -118,6 +123,7 @@ func (p *Poller) Close() {
 		p.kick()
 	})
 	<-p.done
+	p.closeScanners()
 	p.kickMu.Lock()
 	p.stopWait()
 	p.kickMu.Unlock()
@@ -281,14 +287,6 @@ func (p *Poller) sleeping(d int32, scan bool) {
 	}
 }
 
-// pushReady queues a request for the goroutine.
-func (p *Poller) pushReady(x *Exchange) {
-	p.readyMu.Lock()
-	p.ready.push(x)
-	p.readyMu.Unlock()
-	p.kick()
-}
-
 func (p *Poller) run() {
 	defer close(p.done)
 	timer := time.NewTimer(time.Hour)
@@ -366,7 +364,10 @@ func (p *Poller) work() bool {
 	if p.scanning.Load() > 0 {
 		did = p.scanOnce() || did
 	}
-	return p.serveReady() || did
+	if s := p.scanners[0]; !s.own {
+		did = s.serveReady() || did
+	}
+	return did
 }
 
 // pause waits for a kick, the timer or the end.
@@ -427,56 +428,6 @@ func (p *Poller) breakDown(err error) {
 			e.t.broken(err)
 		}
 	}
-}
-
-// Answers of one pass go out in one post, but none waits for long.
-const (
-	deferAnswers = 16
-	deferTime    = 20 * time.Microsecond
-)
-
-// serveReady runs the handlers of the requests that arrived.
-func (p *Poller) serveReady() bool {
-	did := false
-	var first time.Duration
-	for n := 0; ; n++ {
-		p.readyMu.Lock()
-		x := p.ready.pop()
-		p.readyMu.Unlock()
-		if x == nil {
-			break
-		}
-		if !did {
-			first = clock()
-		}
-		did = true
-		x.lane.serve(x)
-		if n%deferAnswers == deferAnswers-1 || clock()-first > deferTime {
-			p.flushDeferred()
-			first = clock()
-		}
-	}
-	p.flushDeferred()
-	return did
-}
-
-// deferFlush remembers a lane whose answers are to be posted at the end of the
-// pass. Only the goroutine calls it.
-func (p *Poller) deferFlush(sl *ServerLane) {
-	for _, d := range p.deferred {
-		if d == sl {
-			return
-		}
-	}
-	p.deferred = append(p.deferred, sl)
-}
-
-func (p *Poller) flushDeferred() {
-	for i, sl := range p.deferred {
-		sl.flush()
-		p.deferred[i] = nil
-	}
-	p.deferred = p.deferred[:0]
 }
 
 // nap is the sleep of a handler that runs on the goroutine itself: until a

@@ -23,6 +23,8 @@ type ServerLane struct {
 	cause  atomic.Pointer[Error]
 	inside gate // handlers
 
+	scanner *scanner // that serves it where workers do not
+
 	slots []serverSlot
 	cells []bulkCell
 
@@ -98,6 +100,7 @@ func newServerLane(a *Acceptor, p *Poller, qp *verbs.QP, mem Memory, peer Peer, 
 
 // join enters the poller and posts the receives.
 func (sl *ServerLane) join() error {
+	sl.scanner = sl.poller.enlist()
 	sl.poller.attach(sl, &sl.conn, true)
 	sl.mu.Lock()
 	err := sl.fillReceives(sl.cfg.recvDepth())
@@ -107,9 +110,15 @@ func (sl *ServerLane) join() error {
 		sl.cause.CompareAndSwap(nil, sl.errorf(LayerPost, "accept", err))
 		sl.cancel()
 		sl.inside.shut()
-		sl.poller.detach(sl, &sl.conn, true)
+		sl.leave()
 	}
 	return err
+}
+
+// leave undoes join.
+func (sl *ServerLane) leave() {
+	sl.poller.detach(sl, &sl.conn, true)
+	sl.poller.dismiss(sl.scanner)
 }
 
 // Label are the words that Add got.
@@ -175,7 +184,7 @@ func (sl *ServerLane) Close() error {
 		sl.closeErr = sl.closeQP()
 		sl.wakeCells()
 		sl.inside.shut()
-		sl.poller.detach(sl, &sl.conn, true)
+		sl.leave()
 		sl.acc.drop(sl)
 	})
 	return sl.closeErr
@@ -301,7 +310,7 @@ func (sl *ServerLane) noticeLocked(s *serverSlot, told bool) bool {
 		sl.acc.work.push(x)
 	} else {
 		x.inline = true
-		sl.poller.pushReady(x)
+		sl.scanner.push(x)
 	}
 	return true
 }
