@@ -38,7 +38,7 @@ func deviceNames(t *testing.T) (names [2]string, ok bool) {
 }
 
 // modes are the providers and the ways of noticing, each with and without
-// workers.
+// workers, and with scanners.
 func modes(t *testing.T, f func(t *testing.T, o rigOptions)) {
 	run := providers
 	names, real := deviceNames(t)
@@ -52,6 +52,9 @@ func modes(t *testing.T, f func(t *testing.T, o rigOptions)) {
 					f(t, rigOptions{driver: verbstest.Trace(t, p.open()), cfg: Config{Notify: n}, workers: workers, names: names})
 				})
 			}
+			t.Run(fmt.Sprintf("%s/%v/scanners=2", p.name, n), func(t *testing.T) {
+				f(t, rigOptions{driver: verbstest.Trace(t, p.open()), cfg: Config{Notify: n}, poller: PollerConfig{Scanners: 2}, names: names})
+			})
 		}
 	}
 }
