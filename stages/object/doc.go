@@ -41,7 +41,8 @@
 // is left alone for the cooldown and comes back as a canary, then in steps; the matrix
 // of rails and shards tells what seems to be broken. The paths that remain take over
 // what is missing, or the read ends, as the recipe says; every byte that moves is
-// accounted for (job.go). Near a deadline a late stripe is asked for twice (hedge.go).
+// accounted for (job.go). With adaptive weights a rail that is done takes over what one
+// that is far behind has not begun (takeover.go). Near a deadline a late stripe is asked for twice (hedge.go).
 // Memory that a failed transfer may still touch is used again only after
 // Transport.Quiesce; if that fails it is condemned, never reused. A stripe that arrives
 // with wrong bytes is read once more, over another rail, and the shard is asked to check

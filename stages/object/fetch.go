@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -16,28 +15,20 @@ import (
 // tasks in the plan's order as the caps allow.
 func (j *readJob) round(ctx context.Context, plan *Plan) {
 	rctx, stop := context.WithCancel(ctx)
-	defer stop()
-	j.stop = stop
-	paths := map[Path]*pathRun{}
-	perRail := make([][]*Task, len(plan.Rails))
+	defer stop() // of the paths, too
+	j.stop, j.roundCtx, j.running = stop, rctx, map[Path]*pathRun{}
+	perRail := make([][]*taskRun, len(plan.Rails))
 	for i := range plan.Tasks {
 		t := &plan.Tasks[i]
-		p := Path{t.Rail, t.Shard}
-		if paths[p] == nil {
-			r := &pathRun{at: p}
-			r.ctx, r.stop = context.WithCancelCause(rctx)
-			defer r.stop(nil)
-			paths[p] = r
-		}
-		perRail[t.rail] = append(perRail[t.rail], t)
+		run := &taskRun{Task: t, run: j.pathLocked(Path{t.Rail, t.Shard}), last: len(t.Stripes)}
+		j.tasks, perRail[t.rail] = append(j.tasks, run), append(perRail[t.rail], run)
 	}
-	j.running = paths
 	var wg sync.WaitGroup
 	for _, tasks := range perRail {
-		wg.Go(func() { j.runRail(rctx, &wg, tasks, paths) })
+		wg.Go(func() { j.runRail(rctx, &wg, tasks) })
 	}
 	wg.Wait()
-	j.running = nil
+	j.running, j.tasks = nil, nil
 	if err := ctx.Err(); err != nil && j.fatal == nil && (len(j.missing) > 0 || !j.order.done()) {
 		j.fatal = context.Cause(ctx)
 	}
@@ -53,50 +44,48 @@ type pathRun struct {
 // errPathFailed ends the other transfers of a path that failed.
 var errPathFailed = errors.New("another transfer of the path failed")
 
-func (j *readJob) runRail(ctx context.Context, wg *sync.WaitGroup, tasks []*Task, paths map[Path]*pathRun) {
+func (j *readJob) runRail(ctx context.Context, wg *sync.WaitGroup, tasks []*taskRun) {
 	for i, t := range tasks {
-		r := paths[Path{t.Rail, t.Shard}]
 		release, err := take(ctx, j.w.rails[t.Rail].conns, j.w.conns, 1)
 		if err != nil {
 			for _, t := range tasks[i:] {
-				j.leave(t.Stripes)
+				j.leave(t)
 			}
 			return
 		}
 		wg.Go(func() {
 			defer release()
-			j.runTask(r, t)
+			j.runTask(t)
 		})
 	}
 }
 
 // runTask fetches the stripes of a task, TaskDepth at a time, so that the shard
 // has the next request while we verify.
-func (j *readJob) runTask(r *pathRun, t *Task) {
-	var next atomic.Int64
+func (j *readJob) runTask(t *taskRun) {
+	r := t.run
 	var wg sync.WaitGroup
 	for range min(j.w.cfg.Limits.TaskDepth, len(t.Stripes)) {
 		wg.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(t.Stripes) {
+			for r.ctx.Err() == nil {
+				stripe, ok := j.claim(t)
+				if !ok {
+					j.help(t.Rail)
 					return
 				}
-				if r.ctx.Err() != nil {
-					j.leave(t.Stripes[i : i+1])
-					continue
-				}
-				j.settle(r, t.Stripes[i], j.fetch(r.ctx, r.at, t.Stripes[i], false))
+				j.settle(r, stripe, j.fetch(r.ctx, r.at, stripe, false))
 			}
+			j.leave(t)
 		})
 	}
 	wg.Wait()
 }
 
-// leave keeps stripes that were not begun for the next round.
-func (j *readJob) leave(stripes []uint32) {
+// leave keeps the stripes of a task that were not begun for the next round.
+func (j *readJob) leave(t *taskRun) {
 	j.mu.Lock()
-	j.missing = append(j.missing, stripes...)
+	j.missing = append(j.missing, t.Stripes[t.first:t.last]...)
+	t.first = t.last
 	j.mu.Unlock()
 }
 

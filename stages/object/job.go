@@ -39,7 +39,10 @@ type readJob struct {
 	bad         []badStripe        // stripes that came wrong
 	dirty       map[Path]bool      // paths whose writes may still come
 	lost        map[Path]error     // paths that failed
+	roundCtx    context.Context    // of the round
 	running     map[Path]*pathRun  // of the round
+	tasks       []*taskRun         // of the round
+	slow        map[string]bool    // rails that others took stripes over from
 	fatal       error              // first error that ends the read
 	stop        context.CancelFunc // of the round
 	rereads     uint64
@@ -67,7 +70,7 @@ func (s span) stripes() []uint32 {
 type Move struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
-	Why     string `json:"why"` // MoveFailover, MoveChecksum, MoveHedge
+	Why     string `json:"why"` // MoveFailover, ...
 	Stripes int    `json:"stripes"`
 	Bytes   uint64 `json:"bytes"`
 }
@@ -77,6 +80,7 @@ const (
 	MoveFailover = "failover" // the path failed
 	MoveChecksum = "checksum" // they arrived with wrong bytes
 	MoveHedge    = "hedge"    // they were late
+	MoveSlow     = "slow"     // the rail was far behind and had not begun them
 )
 
 // Corruption is a stripe that arrived with other bytes than were stored.
@@ -94,7 +98,7 @@ func newReadJob(w *Worker, o *Object, sp span, land landing, rails []PlanRail, e
 	n := len(o.Placement.Stripes)
 	j := &readJob{
 		w: w, o: o, span: sp, land: land, opt: opt, rails: rails, excluded: excluded, start: time.Now(),
-		refs: make([]StripeRef, n), owner: make([]string, n), meters: make(map[string]*meter, len(rails)), canary: map[Path]bool{}, dirty: map[Path]bool{}, lost: map[Path]error{},
+		refs: make([]StripeRef, n), owner: make([]string, n), meters: make(map[string]*meter, len(rails)), canary: map[Path]bool{}, dirty: map[Path]bool{}, lost: map[Path]error{}, slow: map[string]bool{},
 	}
 	for i := range o.Placement.Stripes {
 		s := &o.Placement.Stripes[i]

@@ -82,6 +82,23 @@ func (m *meter) latencies() (sum time.Duration, n uint64) {
 	return m.latency, m.stripes
 }
 
+// pace is how long a stripe takes on the rail, by those that arrived or, when it stands
+// still for longer, by that; and how many are on the way. It is 0 before the first request.
+func (m *meter) pace(now time.Time) (each time.Duration, requests int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	since := m.last
+	if m.stripes > 0 {
+		each = m.latency / time.Duration(m.stripes)
+	} else {
+		since = m.first
+	}
+	if m.requests > 0 {
+		each = max(each, now.Sub(since))
+	}
+	return each, m.requests
+}
+
 // busy is the time from the first request to the last answer.
 func (m *meter) busy() time.Duration {
 	m.mu.Lock()
