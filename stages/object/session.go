@@ -163,12 +163,22 @@ func openSession(ctx context.Context, cfg SessionConfig, absent []AbsentRail) (_
 		return ""
 	}
 	wc.ShardState = s.client.Absent
+	wc.Expect = func(name string, shard int) bool { return expects(d, set, name, shard) }
 	if s.Worker, err = NewWorker(wc); err != nil {
 		return s, err
 	}
 	health := s.Worker.Health()
 	s.client.OnRenewed(func(shard int, rail string) { health.renewed(Path{rail, shard}) })
 	return s, nil
+}
+
+// expects reports whether a rail leads to a shard by the recipe: they have a fabric in
+// common. A rail whose listeners are named leads where those are.
+func expects(d *deploy.Deployment, set *rail.Set, name string, shard int) bool {
+	r, ok := set.Rail(name)
+	i := slices.IndexFunc(d.Shards, func(s deploy.Shard) bool { return s.ID == shard })
+	return ok && i >= 0 && len(r.Spec.Listeners) == 0 &&
+		slices.ContainsFunc(d.ShardRails(&d.Shards[i]), func(o deploy.Rail) bool { return o.Fabric == r.Spec.Fabric })
 }
 
 // rails opens the host's rails, or those that are named, without those that are absent,

@@ -31,6 +31,9 @@ type Config struct {
 	// Reach, if set, are the rails that lead to a shard now; else those of Rails do.
 	// A shard that joins later is used from then on.
 	Reach func(shard int) []string
+	// Expect, if set, says whether a rail leads to a shard by the recipe. A result tells of
+	// every path that should be there and is not.
+	Expect func(rail string, shard int) bool
 	// Absent are rails of the recipe that could not be opened, and why. They are told
 	// of in every result.
 	Absent []AbsentRail
@@ -146,6 +149,11 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 			}
 			continue
 		}
+		for _, s := range w.unmet(&r) {
+			if needed(s) {
+				excluded = append(excluded, fmt.Sprintf("%v is not connected: the shard had no rail on fabric %s that this one can talk to", Path{r.Name, s}, r.Fabric))
+			}
+		}
 		var idle []int
 		up := make([]int, 0, len(r.Shards))
 		for _, s := range r.Shards {
@@ -175,6 +183,20 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 	rails = wrong.fill(alone.fill(rails, needed), needed)
 	slices.SortStableFunc(rails, func(a, b PlanRail) int { return w.place(a.Name) - w.place(b.Name) })
 	return rails, append(excluded, dark...), nil
+}
+
+// unmet are the shards that a rail should lead to and does not, apart from those that
+// are not there at all.
+func (w *Worker) unmet(r *PlanRail) (out []int) {
+	if w.cfg.Expect == nil {
+		return nil
+	}
+	for _, n := range w.cfg.Nodes {
+		if w.cfg.Expect(r.Name, n.Shard) && !r.reaches(n.Shard) && (w.cfg.ShardState == nil || w.cfg.ShardState(n.Shard) == "") {
+			out = append(out, n.Shard)
+		}
+	}
+	return out
 }
 
 // place is where a rail stands in the recipe.
