@@ -54,6 +54,10 @@ func (q *CQ) Wait(ctx context.Context) error {
 	return wrapDriver(err, "get_cq_event", q.ctx.name)
 }
 
+// Wake ends a Wait that is under way, or the next one, as an event would: who waited polls
+// and finds nothing. It does not block.
+func (q *CQ) Wake() { q.drv.Wake() }
+
 // PollWait polls, spinning up to spins empty polls and then sleeping on the
 // queue's event, until there is at least one completion or ctx ends.
 func (q *CQ) PollWait(ctx context.Context, wcs []WC, spins int) (int, error) {

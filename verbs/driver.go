@@ -86,6 +86,9 @@ type DriverCQ interface {
 	// Wait blocks until the event that Arm asked for, or until ctx ends, or
 	// until the queue is closed (ErrClosed).
 	Wait(ctx context.Context) error
+	// Wake ends a Wait that is under way, or the next one, as an event would. It does not
+	// block.
+	Wake()
 	Close() error
 }
 

@@ -128,6 +128,9 @@ func (q *cq) Wait(ctx context.Context) error {
 	}
 }
 
+// Wake ends a Wait, or the next one.
+func (q *cq) Wake() { q.signal() }
+
 func (q *cq) signal() {
 	select {
 	case q.event <- struct{}{}:

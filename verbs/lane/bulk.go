@@ -15,6 +15,7 @@ type bulkCell struct {
 	pending int // signaled batches that did not complete; under the lane's mu
 	waiting atomic.Bool
 	wake    chan struct{} // cap 1
+	timer   *time.Timer   // of one who sleeps until then
 }
 
 // Bulk is a read or write that was started. Wait must be called once; Serve's end
@@ -308,17 +309,32 @@ func (x *Exchange) await(ctx context.Context, cell uint16, what waitFor, op stri
 	defer sl.poller.sleeping(-1, scan)
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
-	timer := time.NewTimer(sl.cfg.TrackedTimeout)
-	defer timer.Stop()
+	if c.timer == nil {
+		c.timer = time.NewTimer(time.Hour)
+	}
+	defer c.timer.Stop()
+	// The request's own context needs no channel: of its lane's end the cell is told.
+	var gone <-chan struct{}
+	own, _ := ctx.(*requestContext)
+	if own == nil {
+		gone = ctx.Done()
+	}
 	for !ready() {
 		if err := sl.ended(ctx); err != nil {
 			return err
 		}
+		left := sl.cfg.TrackedTimeout - time.Since(start)
+		if left <= 0 {
+			return errTracked
+		}
+		if own != nil {
+			left = min(left, time.Until(own.deadline))
+		}
+		c.timer.Reset(left)
 		select {
 		case <-c.wake:
-		case <-timer.C:
-			return errTracked
-		case <-ctx.Done():
+		case <-c.timer.C:
+		case <-gone:
 		}
 	}
 	return nil

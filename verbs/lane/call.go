@@ -56,7 +56,7 @@ func (l *Lane) submit(ctx context.Context, s *slot, r *Request, capacity int) er
 	}
 	// Waiting comes before the sequence is used: one that is left out would be a
 	// gap to the server.
-	if err := l.makeRoom(ctx); err != nil {
+	if err := l.makeRoom(ctx, s); err != nil {
 		return err
 	}
 	var remaining uint64
@@ -81,7 +81,7 @@ func (l *Lane) submit(ctx context.Context, s *slot, r *Request, capacity int) er
 
 // makeRoom waits until a request can be posted: there is a receive for its
 // answer, and room in the send queue, which is taken.
-func (l *Lane) makeRoom(ctx context.Context) error {
+func (l *Lane) makeRoom(ctx context.Context, s *slot) error {
 	if l.notify != Scan {
 		if err := l.drainReceives(ctx); err != nil {
 			return err
@@ -90,7 +90,7 @@ func (l *Lane) makeRoom(ctx context.Context) error {
 	if l.takeRoom() {
 		return nil
 	}
-	return l.waitRoom(ctx)
+	return l.waitRoom(ctx, s)
 }
 
 func (l *Lane) takeRoom() bool {
@@ -174,7 +174,7 @@ func (l *Lane) stopped(ctx context.Context, start time.Time) error {
 }
 
 // waitRoom waits for completions that free entries of the send queue.
-func (l *Lane) waitRoom(ctx context.Context) error {
+func (l *Lane) waitRoom(ctx context.Context, s *slot) error {
 	l.count.DrainSubmit.Add(1)
 	watch := stopwatch(l.cfg.Profile)
 	defer lap(&l.count.DrainSubmitNS, watch)
@@ -186,7 +186,7 @@ func (l *Lane) waitRoom(ctx context.Context) error {
 		}
 		if !l.poller.help() {
 			if time.Since(start) >= l.cfg.Spin {
-				return l.sleepForRoom(ctx, start)
+				return l.sleepForRoom(ctx, s, start)
 			}
 			runtime.Gosched()
 		}
@@ -194,18 +194,18 @@ func (l *Lane) waitRoom(ctx context.Context) error {
 	return nil
 }
 
-func (l *Lane) sleepForRoom(ctx context.Context, start time.Time) error {
+func (l *Lane) sleepForRoom(ctx context.Context, s *slot, start time.Time) error {
 	l.poller.sleeping(1, l.notify == Scan)
 	defer l.poller.sleeping(-1, l.notify == Scan)
-	timer := time.NewTimer(l.cfg.TrackedTimeout)
-	defer timer.Stop()
+	s.timer.Reset(l.cfg.TrackedTimeout)
+	defer s.timer.Stop()
 	for !l.takeRoom() {
 		if err := l.stopped(ctx, start); err != nil {
 			return err
 		}
 		select {
 		case <-l.room:
-		case <-timer.C:
+		case <-s.timer.C:
 		case <-ctx.Done():
 		}
 	}

@@ -114,6 +114,6 @@
 // WRITEs and touch no slot memory.
 // Locks, in this order: Lane.life; Poller.mu (polling, dispatch); Lane.failing;
 // conn.mu (posting); Pool.mu (slots and the queue), workQueue.mu,
-// Poller.kickMu, conn.names. Handlers run with none of them held; Config.Events
-// may be called with Lane.failing held.
+// conn.names. Handlers run with none of them held; Config.Events may be called with
+// Lane.failing held.
 package lane

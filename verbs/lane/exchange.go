@@ -27,8 +27,8 @@ type Exchange struct {
 	payload   []byte
 	room      int
 	deadline  time.Time
-	ctx       context.Context
-	cancel    context.CancelFunc
+	ctx       *requestContext // kept for the next request if it can be
+	asked     bool            // for ctx, which is this request's then
 	open      []uint16 // cells of reads and writes that were not waited for
 }
 
@@ -42,10 +42,10 @@ func (x *Exchange) end() {
 	for len(x.open) > 0 {
 		_ = Bulk{x: x, cell: x.open[len(x.open)-1]}.Wait(x.Context())
 	}
-	if x.cancel != nil {
-		x.cancel()
+	if x.asked && !x.ctx.over() {
+		x.ctx = nil
 	}
-	x.ctx, x.cancel = nil, nil
+	x.asked = false
 }
 
 // Op is the request's operation.
@@ -73,11 +73,14 @@ func (x *Exchange) Deadline() time.Time { return x.deadline }
 
 // Context ends with the request's deadline, with the lane, and with Serve.
 func (x *Exchange) Context() context.Context {
-	if x.ctx == nil {
-		if x.deadline.IsZero() {
-			return x.lane.ctx
+	if x.deadline.IsZero() {
+		return x.lane.ctx
+	}
+	if !x.asked {
+		if x.ctx == nil {
+			x.ctx = &requestContext{lane: x.lane.ctx}
 		}
-		x.ctx, x.cancel = context.WithDeadline(x.lane.ctx, x.deadline)
+		x.ctx.deadline, x.asked = x.deadline, true
 	}
 	return x.ctx
 }

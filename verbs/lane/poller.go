@@ -2,7 +2,6 @@ package lane
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -56,11 +55,9 @@ type Poller struct {
 	scanning atomic.Int32  // attached servers and sleeping waiters of scanned lanes
 	helpers  atomic.Uint64 // grows with each goroutine that starts to help
 
-	kicked   chan struct{} // cap 1
-	kickMu   sync.Mutex
-	inWait   atomic.Bool // the goroutine waits for the CQ's event
-	waitCtx  context.Context
-	stopWait context.CancelFunc
+	kicked chan struct{} // cap 1
+	inWait atomic.Bool   // the goroutine waits for the CQ's event
+	napped *time.Timer   // ends a nap
 
 	stop chan struct{}
 	once sync.Once
@@ -96,7 +93,6 @@ func StartPoller(cq *verbs.CQ, cfg PollerConfig) *Poller {
 	}
 	p := &Poller{ctx: cq.Context(), cq: cq, cfg: cfg, count: cfg.Counters, wcs: make([]verbs.WC, cfg.Batch),
 		kicked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
-	p.waitCtx, p.stopWait = context.WithCancel(context.Background())
 	p.startScanners(max(cfg.Scanners, 1))
 	go p.run()
 	return p
@@ -124,9 +120,6 @@ func (p *Poller) Close() {
 	})
 	<-p.done
 	p.closeScanners()
-	p.kickMu.Lock()
-	p.stopWait()
-	p.kickMu.Unlock()
 }
 
 // attach gives a lane its number and the number's generation. From now on its
@@ -263,10 +256,7 @@ func (p *Poller) kick() {
 	default:
 	}
 	if p.inWait.Load() {
-		p.kickMu.Lock()
-		p.stopWait()
-		p.waitCtx, p.stopWait = context.WithCancel(context.Background())
-		p.kickMu.Unlock()
+		p.cq.Wake()
 	}
 }
 
@@ -400,9 +390,6 @@ func (p *Poller) waitEvent() {
 	if n > 0 {
 		return
 	}
-	p.kickMu.Lock()
-	ctx := p.waitCtx
-	p.kickMu.Unlock()
 	p.inWait.Store(true)
 	defer p.inWait.Store(false)
 	select {
@@ -410,7 +397,7 @@ func (p *Poller) waitEvent() {
 		return
 	default:
 	}
-	if err := p.cq.Wait(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := p.cq.Wait(context.Background()); err != nil {
 		p.breakDown(err)
 	}
 }
@@ -445,9 +432,13 @@ func (p *Poller) nap() {
 	}
 	// Bounded, because what a handler waits for may also be the end of its
 	// context, which nobody announces to the CQ.
-	ctx, cancel := context.WithTimeout(context.Background(), napLimit)
-	defer cancel()
-	_ = p.cq.Wait(ctx)
+	if p.napped == nil {
+		p.napped = time.AfterFunc(napLimit, p.cq.Wake)
+	} else {
+		p.napped.Reset(napLimit)
+	}
+	_ = p.cq.Wait(context.Background())
+	p.napped.Stop()
 }
 
 const napLimit = 5 * time.Millisecond

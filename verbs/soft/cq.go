@@ -144,6 +144,9 @@ func (c *cq) Wait(ctx context.Context) error {
 	}
 }
 
+// Wake ends a Wait, or the next one.
+func (c *cq) Wake() { c.signal() }
+
 // Close destroys the queue and ends every Wait.
 func (c *cq) Close() error {
 	c.mu.Lock()

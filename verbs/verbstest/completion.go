@@ -15,6 +15,7 @@ var completionCases = []namedCase{
 	{"order", caseOrder},
 	{"batch_poll", caseBatchPoll},
 	{"arm_wait", caseArmWait},
+	{"wake", caseWake},
 	{"arm_missed", caseArmMissed},
 	{"solicited", caseSolicited},
 	{"solicited_error", caseSolicitedError},
@@ -129,6 +130,40 @@ func caseArmWait(t *testing.T, open Open) {
 		}
 		p.B.OK(verbs.WRID(i))
 		p.A.OK(1)
+	}
+}
+
+// caseWake: Wake ends a Wait, also one that comes later, and hides no event.
+func caseWake(t *testing.T, open Open) {
+	p := Fixture{}.New(t, open)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	woken := make(chan error, 1)
+	for i := range 20 {
+		Need(t, p.A.CQ.Arm(false))
+		p.A.CQ.Wake()
+		p.A.CQ.Wake()
+		if i%2 == 0 {
+			go func() { woken <- p.A.CQ.Wait(ctx) }()
+			Need(t, <-woken)
+		} else {
+			go func() { woken <- p.A.CQ.Wait(ctx) }()
+			p.A.CQ.Wake()
+			Need(t, <-woken)
+		}
+		p.A.Write(verbs.WRID(i), 0, 1, p.B, 0, verbs.Signaled)
+		// The queue is still armed.
+		var wc [1]verbs.WC
+		for n := 0; n == 0; {
+			Need(t, p.A.CQ.Wait(ctx))
+			var err error
+			if n, err = p.A.CQ.Poll(wc[:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if wc[0].ID != verbs.WRID(i) || wc[0].Status != verbs.WCSuccess {
+			t.Fatalf("round %d: %+v", i, wc[0])
+		}
 	}
 }
 

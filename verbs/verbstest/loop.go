@@ -322,6 +322,13 @@ func (q *loopCQ) Wait(ctx context.Context) error {
 	}
 }
 
+func (q *loopCQ) Wake() {
+	select {
+	case q.event <- struct{}{}:
+	default:
+	}
+}
+
 func (q *loopCQ) Close() error {
 	l := q.ctx.loop
 	l.mu.Lock()

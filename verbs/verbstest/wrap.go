@@ -189,6 +189,8 @@ func (q *wrappedCQ) Arm(solicited bool) error {
 
 func (q *wrappedCQ) Wait(ctx context.Context) error { return q.q.Wait(ctx) }
 
+func (q *wrappedCQ) Wake() { q.q.Wake() }
+
 func (q *wrappedCQ) Close() error {
 	if err := q.w.before("destroy_cq"); err != nil {
 		return err
