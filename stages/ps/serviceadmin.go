@@ -246,7 +246,7 @@ func (s *Service) begin(id uint64, op uint16, name string) (*job, error) {
 		path := s.snapshotFile(name)
 		if op == OpSave {
 			if j.err = os.MkdirAll(s.cfg.Snapshots, 0o700); j.err == nil {
-				j.err = s.cfg.Store.Save(s.ctx, path)
+				_, j.err = s.cfg.Store.Save(s.ctx, path, table.SaveSpec{})
 			}
 		} else {
 			j.err = s.cfg.Store.Load(s.ctx, path)

@@ -473,7 +473,7 @@ func TestWholeTablesGo(t *testing.T) {
 					err = tb.Clear()
 				case 1:
 					var buf bytes.Buffer
-					err = s.SaveTo(ctx(t), &buf)
+					_, err = s.SaveTo(ctx(t), &buf, SaveSpec{})
 					snap = buf.Bytes()
 				case 2:
 					err = s.LoadFrom(ctx(t), bytes.NewReader(snap))

@@ -42,14 +42,17 @@ func (d *directory) set(hash uint64, seg *segment) {
 // body is what a table contains: an index and the rows.
 type body struct {
 	store *Store
+	id    uint64 // no other body of the store has it
 	slab  slab
 	dir   atomic.Pointer[directory]
 	mu    sync.Mutex // for changes of the directory
 	rows  atomic.Int64
+	// floor is a period up to whose end deletions may have been forgotten.
+	floor atomic.Uint64
 }
 
 func (s *Store) newBody(l layout) (*body, error) {
-	b := &body{store: s, slab: slab{store: s, slot: l.slot, per: s.pageBytes / l.slot}}
+	b := &body{store: s, id: s.history.bodies.Add(1), slab: slab{store: s, slot: l.slot, per: s.pageBytes / l.slot}}
 	d := newDirectory(firstDepth)
 	s.mu.Lock()
 	err := s.chargeLocked("directory", d.bytes())
@@ -129,10 +132,54 @@ func (seg *segment) swing(at *line, slot int, ref uint64) (old uint64) {
 }
 
 // renew writes a full segment, which is locked, anew: as two, or as one if that is
-// enough.
+// enough. Keys that were deleted since the oldest mark come along, so that a save can
+// tell of them. Where they are more than the rows, or there is no memory for them, only
+// those since the newest mark do, or none: then a save of the table is a whole one.
 func (b *body) renew(seg *segment, hash uint64) error {
+	h := &b.store.history
+	var err error
+	for i, since := range [...]uint64{h.oldest.Load(), h.newest.Load(), h.period.Load()} {
+		gone := seg.deletedSince(since)
+		if gone > seg.live && gone > 0 {
+			continue
+		}
+		if i > 0 {
+			b.raiseFloor(min(since, h.period.Load()))
+		}
+		if err = b.rewrite(seg, hash, since, gone); err == nil || gone == 0 {
+			break
+		}
+	}
+	return err
+}
+
+func (b *body) raiseFloor(to uint64) {
+	for old := b.floor.Load(); old < to; old = b.floor.Load() {
+		if b.floor.CompareAndSwap(old, to) {
+			return
+		}
+	}
+}
+
+// deletedSince counts the keys that were deleted after a period.
+func (seg *segment) deletedSince(period uint64) (n int) {
+	if seg.live == seg.used {
+		return 0
+	}
+	for i := range seg.mem {
+		for j := range slotsPerLine {
+			if ref := seg.mem[i].ref(j); ref < refFirst && ref != refEmpty && deletedIn(ref) > period {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// rewrite is renew with the keys, gone of them, that were deleted after the period since.
+func (b *body) rewrite(seg *segment, hash, since uint64, gone int) error {
 	parts := []*segment{{depth: seg.depth + 1}, {depth: seg.depth + 1}}
-	if seg.live < segmentSparse {
+	if seg.live+gone < segmentSparse {
 		parts = []*segment{{depth: seg.depth}}
 	} else if seg.depth == mostDepth {
 		return &LimitError{Field: "depth", Need: mostDepth + 1, Used: mostDepth, Limit: mostDepth}
@@ -153,7 +200,7 @@ func (b *body) renew(seg *segment, hash uint64) error {
 		l := &seg.mem[i]
 		for j := range slotsPerLine {
 			ref := l.ref(j)
-			if ref < refFirst {
+			if ref == refEmpty || ref < refFirst && deletedIn(ref) <= since {
 				continue
 			}
 			key := l.key(j)
@@ -164,7 +211,9 @@ func (b *body) renew(seg *segment, hash uint64) error {
 			}
 			p.mem.add(h, key, ref)
 			p.used++
-			p.live++
+			if ref >= refFirst {
+				p.live++
+			}
 		}
 	}
 	if err := b.install(seg, parts, hash); err != nil {

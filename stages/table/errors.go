@@ -20,7 +20,21 @@ var (
 	ErrSaving = errors.New("another save to this path is under way")
 	// ErrReplaced: the table was cleared or loaded while it was saved.
 	ErrReplaced = errors.New("the table was cleared or loaded meanwhile")
+	// ErrForgotten: what was deleted since the base of an incremental save was given up
+	// while it was saved.
+	ErrForgotten = errors.New("what has changed since its base was forgotten meanwhile, for want of memory or because of many other saves; save it again")
 )
+
+// BaseError is an incremental save whose base the store does not remember.
+type BaseError struct {
+	Name string
+	Base SaveID
+}
+
+func (e *BaseError) Error() string {
+	return fmt.Sprintf("what has changed since save %s (%s) is not known: it was neither saved nor loaded since the start, or is older than the last %d that were",
+		e.Base, e.Name, keepMarks)
+}
 
 // ShapeError is what does not fit: a table that exists with another shape, a batch
 // whose slices do not go together, a field of a Spec out of range.
@@ -141,7 +155,7 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("snapshot %s: version %d, this program reads version %d", e.Path, e.Got, e.Want)
+	return fmt.Sprintf("snapshot %s: version %d, this program reads versions up to %d", e.Path, e.Got, e.Want)
 }
 
 // fail puts an error of the package into its layer.
@@ -186,7 +200,11 @@ func fail(op string, err error) error {
 		}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		layer = pipeline.LayerWait
-	case errors.Is(err, ErrClosed), errors.Is(err, ErrDropped), errors.Is(err, ErrNoTable), errors.Is(err, ErrSaving), errors.Is(err, ErrReplaced):
+	case errors.As(err, new(*BaseError)):
+		layer = pipeline.LayerUsage
+		hint = "save all of it, without a base"
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrDropped), errors.Is(err, ErrNoTable), errors.Is(err, ErrSaving), errors.Is(err, ErrReplaced),
+		errors.Is(err, ErrForgotten):
 		layer = pipeline.LayerUsage
 	case errors.As(err, new(*ioError)):
 		layer = pipeline.LayerStorage

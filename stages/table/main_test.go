@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -175,3 +176,11 @@ func layerOf(err error) pipeline.Layer {
 }
 
 func ctx(t testing.TB) context.Context { return t.Context() }
+
+func asReaders[R io.Reader](in []R) []io.Reader {
+	out := make([]io.Reader, len(in))
+	for i, r := range in {
+		out[i] = r
+	}
+	return out
+}

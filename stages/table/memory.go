@@ -25,7 +25,7 @@ type Chunk struct {
 	Bytes []byte
 }
 
-// maxChunks bounds IDs: a reference has 23 bits for them.
+// maxChunks bounds IDs: a reference has 21 bits for one more than them.
 const maxChunks = 1 << 20
 
 // Regions is the Memory of who registers nothing: mapped anonymous memory.

@@ -116,7 +116,7 @@ func TestModel(t *testing.T) {
 			},
 			"save and load": func(rt *rapid.T) {
 				var buf bytes.Buffer
-				if err := s.SaveTo(t.Context(), &buf); err != nil {
+				if _, err := s.SaveTo(t.Context(), &buf, SaveSpec{}); err != nil {
 					rt.Fatal(err)
 				}
 				if rapid.Bool().Draw(rt, "changed") {

@@ -6,21 +6,28 @@ import (
 	"github.com/railstore/railstore/verbs"
 )
 
-// A reference, or the address of a page, is a word: the chunk's ID plus one, then 40
-// bits of offset. References of 0 and 1 have no chunk: an empty slot of the index, and a
-// key whose row was deleted.
+// A reference, or the address of a page, is a word: 21 bits of the chunk's ID plus one, 36
+// of the offset in units of 16 bytes, and 7 that in the index are the stamp of the row's
+// last change (period.go) and elsewhere 0. Below refFirst there is no chunk: an empty slot
+// of the index, or a key whose row was deleted.
 const (
-	offsetBits = 40
-	offsetMask = 1<<offsetBits - 1
+	chunkShift = 43
+	unitShift  = 4 // slots begin at multiples of 16
+	stampBits  = 7
+	stampMask  = 1<<stampBits - 1
 
-	refEmpty   = 0
-	refDeleted = 1
-	refFirst   = 1 << offsetBits
+	refEmpty = 0
+	refFirst = 1 << chunkShift
 )
 
-func makeRef(chunk int, off uint64) uint64 { return uint64(chunk+1)<<offsetBits | off }
-func refChunk(ref uint64) int              { return int(ref>>offsetBits) - 1 }
-func refOffset(ref uint64) uint64          { return ref & offsetMask }
+func makeRef(chunk int, off uint64) uint64 { return uint64(chunk+1)<<chunkShift | refStep(off) }
+func refChunk(ref uint64) int              { return int(ref>>chunkShift) - 1 }
+func refOffset(ref uint64) uint64 {
+	return ref >> (stampBits - unitShift) & (1<<(chunkShift-stampBits+unitShift) - 1<<unitShift)
+}
+
+// refStep is what a reference grows by with its offset.
+func refStep(bytes uint64) uint64 { return bytes << (stampBits - unitShift) }
 
 // chunkTable finds the memory of a reference: chunks by ID. It is copied when a chunk
 // comes, so who reads needs no lock.

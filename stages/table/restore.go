@@ -4,53 +4,136 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"math"
+	"os"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 )
 
-// LoadFrom reads a snapshot from r and gives its tables the content that they have in
-// it. Tables that are not there are made; those that are must have the snapshot's width
-// and kind of optimizer, and keep the other numbers that they have. Tables that are not in
-// the snapshot stay as they are.
+// LoadFrom reads a snapshot and gives its tables the content that they have in it. Of an
+// incremental one r is the chain, from the one that stands alone to the last. Tables that
+// are not there are made; those that are must have the snapshot's width and kind of
+// optimizer, and keep the other numbers that they have. Tables that are not in the last
+// snapshot stay as they are.
 //
 // All of it is read and checked into memory of its own, and only then takes the place of
 // what was there, each table at once: whoever reads a table sees the old content or the
-// new one. When the snapshot is broken, of another shape or too large, nothing changes.
-// What calls write to these tables while it runs may be lost. r must end with the
+// new one. When a snapshot is broken, of another shape or too large, nothing changes.
+// What calls write to these tables while it runs may be lost. Each of r must end with its
 // snapshot.
-func (s *Store) LoadFrom(ctx context.Context, r io.Reader) error {
-	if err := s.loadFrom(ctx, r, "stream"); err != nil {
+func (s *Store) LoadFrom(ctx context.Context, r ...io.Reader) error {
+	sources := make([]source, len(r))
+	for i := range r {
+		sources[i] = source{r[i], "stream"}
+	}
+	st, err := s.stage(ctx, sources)
+	if err == nil {
+		err = st.install()
+	}
+	if err != nil {
 		return fail("table_load", err)
 	}
 	return nil
 }
 
-// staged is a table that was read, before it takes its place.
-type staged struct {
-	spec   Spec
-	layout layout
-	body   *body
-}
-
-func (s *Store) loadFrom(ctx context.Context, r io.Reader, path string) (err error) {
-	in := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), all: xxh3.New(), path: path}
-	var tables []staged
-	defer func() {
-		if err != nil {
-			s.discard(tables)
-		}
-	}()
-	n, err := in.head()
+// Load reads the snapshots in files as LoadFrom does.
+func (s *Store) Load(ctx context.Context, paths ...string) error {
+	st, err := s.Stage(ctx, paths...)
 	if err != nil {
 		return err
 	}
+	return st.Install()
+}
+
+// Staged is a snapshot that was read and checked, before its tables take their place. It
+// takes memory until it is installed or discarded.
+type Staged struct {
+	Info   Snapshot // of the last one, with the rows that there are
+	store  *Store
+	tables []*stagedTable
+	period uint64 // stamps of its rows
+}
+
+// stagedTable is a table that was read.
+type stagedTable struct {
+	spec   Spec
+	layout layout
+	body   *body
+	in     int    // the snapshot of the chain that had it last
+	has    uint32 // what that one has of it
+}
+
+// Stage does what Load does but for its last step, which is Install.
+func (s *Store) Stage(ctx context.Context, paths ...string) (*Staged, error) {
+	sources := make([]source, len(paths))
+	for i, p := range paths {
+		f, err := os.Open(p)
+		if err != nil {
+			return nil, fail("table_load", &ioError{err})
+		}
+		defer f.Close() // it was only read
+		sources[i] = source{f, p}
+	}
+	st, err := s.stage(ctx, sources)
+	if err != nil {
+		return nil, fail("table_load", err)
+	}
+	return st, nil
+}
+
+type source struct {
+	r    io.Reader
+	path string
+}
+
+func (s *Store) stage(ctx context.Context, sources []source) (_ *Staged, err error) {
+	switch {
+	case len(sources) == 0:
+		return nil, &ShapeError{Field: "snapshots", Got: 0, Want: "one or more"}
+	case len(sources) > MaxChain:
+		return nil, &ShapeError{Field: "snapshots of a chain", Got: len(sources), Want: fmt.Sprintf("up to %d", MaxChain)}
+	}
+	st := &Staged{store: s}
+	defer func() {
+		if err != nil {
+			st.discard()
+		}
+	}()
+	for i, src := range sources {
+		if err := st.read(ctx, src, i, i == len(sources)-1); err != nil {
+			return nil, err
+		}
+	}
+	st.Info.Rows = 0
+	for _, t := range st.tables {
+		st.Info.Rows += uint64(t.body.rows.Load())
+	}
+	st.period = s.history.period.Load() - 1
+	st.settle()
+	return st, nil
+}
+
+// read takes one snapshot of a chain on top of those before.
+func (st *Staged) read(ctx context.Context, src source, i int, last bool) error {
+	s := st.store
+	in := &snapshotReader{r: bufio.NewReaderSize(src.r, 1<<16), all: xxh3.New(), path: src.path}
+	info, err := in.head()
+	if err != nil {
+		return err
+	}
+	if info.Base != (SaveID{}) && i == 0 {
+		return in.broken("it has what changed since save %s (%s) only, and is read without it", info.Base, info.BaseName)
+	}
+	if i > 0 && info.Base != st.Info.ID {
+		return in.broken("it is based on save %s (%s), the snapshot before it is save %s", info.Base, info.BaseName, st.Info.ID)
+	}
+	st.Info = info
 	names := make(map[string]bool)
-	for range n {
-		spec, err := in.spec()
+	var shapes []byte
+	for range info.Tables {
+		spec, has, err := in.spec()
 		if err != nil {
 			return err
 		}
@@ -58,85 +141,141 @@ func (s *Store) loadFrom(ctx context.Context, r io.Reader, path string) (err err
 			return in.broken("table %q comes twice", spec.Name)
 		}
 		names[spec.Name] = true
-		st, err := s.stage(spec)
+		shapes = spec.encode(shapes)
+		t, err := st.table(in, spec, has, last)
 		if err != nil {
 			return err
 		}
-		tables = append(tables, st)
-		if err := s.fill(ctx, in, st); err != nil {
+		t.in, t.has = i, has
+		if err := s.fill(ctx, in, t); err != nil {
 			return err
 		}
+	}
+	if info.Version > 1 && xxh3.Hash(shapes) != info.Shape {
+		return in.broken("its head speaks of tables of other shapes")
 	}
 	if err := in.foot(); err != nil {
 		return err
 	}
-	return s.install(tables)
+	st.Info.Rows, st.Info.Deleted, st.Info.Bytes = in.rows, in.deleted, in.at
+	// Tables of the base that this one does not have were dropped between the two.
+	kept := st.tables[:0]
+	for _, t := range st.tables {
+		if t.in == i {
+			kept = append(kept, t)
+		} else {
+			s.discard(t.body)
+		}
+	}
+	st.tables = kept
+	return nil
 }
 
-// stage makes the empty body of a table of a snapshot.
-func (s *Store) stage(spec Spec) (staged, error) {
-	if t := s.Table(spec.Name); t != nil {
+// table finds or makes the body that a table of a snapshot goes to.
+func (st *Staged) table(in *snapshotReader, spec Spec, has uint32, last bool) (*stagedTable, error) {
+	s := st.store
+	if t := s.Table(spec.Name); t != nil && last {
 		if err := layoutConflict(t.spec, spec); err != nil {
-			return staged{}, err
+			return nil, err
 		}
 	}
 	l, err := s.layout(spec)
 	if err != nil {
-		return staged{}, err
+		return nil, err
+	}
+	at := slices.IndexFunc(st.tables, func(t *stagedTable) bool { return t.spec.Name == spec.Name })
+	if has == tableChanges {
+		if at < 0 || layoutConflict(st.tables[at].spec, spec) != nil {
+			return nil, in.broken("it has changes of table %q, which its base does not have in this shape", spec.Name)
+		}
+		st.tables[at].spec = spec
+		return st.tables[at], nil
 	}
 	p, err := s.enter()
 	if err != nil {
-		return staged{}, err
+		return nil, err
 	}
 	defer p.release()
 	b, err := s.newBody(l)
-	return staged{spec, l, b}, err
+	if err != nil {
+		return nil, err
+	}
+	t := &stagedTable{spec: spec, layout: l, body: b}
+	if at >= 0 {
+		s.bury(st.tables[at].body)
+		st.tables[at] = t
+	} else {
+		st.tables = append(st.tables, t)
+	}
+	return t, nil
 }
 
-// fill reads the rows of a table.
-func (s *Store) fill(ctx context.Context, in *snapshotReader, st staged) error {
+// fill reads the blocks of a table.
+func (s *Store) fill(ctx context.Context, in *snapshotReader, t *stagedTable) error {
 	w := s.borrow()
 	defer s.lend(w)
-	var buf []byte
+	var (
+		buf           []byte
+		rows, deleted uint64
+	)
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		start := in.at
-		kind, rows, b, err := in.block(st.layout, buf)
+		kind, n, b, err := in.block(t.layout, buf)
 		if err != nil {
 			return err
 		}
 		buf = b
 		if kind == blockEnd {
-			if n := binary.LittleEndian.Uint64(b); n != uint64(st.body.rows.Load()) {
-				return in.broken("table %q has %d rows, its end says %d", st.spec.Name, st.body.rows.Load(), n)
+			if said := binary.LittleEndian.Uint64(b); said != rows {
+				return in.broken("table %q has %d rows, its end says %d", t.spec.Name, rows, said)
 			}
-			in.rows += uint64(st.body.rows.Load())
+			if len(b) > 8 && binary.LittleEndian.Uint64(b[8:]) != deleted {
+				return in.broken("table %q has %d deleted keys, its end says %d", t.spec.Name, deleted, binary.LittleEndian.Uint64(b[8:]))
+			}
+			in.rows += rows
+			in.deleted += deleted
 			return nil
+		}
+		if kind == blockDeleted && t.has == tableWhole {
+			return in.broken("deleted keys of table %q, of which it has all rows", t.spec.Name)
 		}
 		p, err := s.enter()
 		if err != nil {
 			return err
 		}
-		duplicate, err := st.body.load(w, st.layout, b, rows)
+		duplicate, record := -1, t.layout.record()
+		if kind == blockRows {
+			duplicate, err = t.body.load(w, t.layout, b, n, t.in)
+			rows += uint64(n)
+		} else {
+			duplicate, record = t.body.loadDeleted(w, b, n, t.in), 8
+			deleted += uint64(n)
+		}
 		p.release()
 		switch {
 		case err != nil:
 			return err
 		case duplicate >= 0:
-			return &SnapshotError{Path: in.path, Offset: start + blockHeadBytes + int64(duplicate*st.layout.record()), What: "a key that came before"}
+			return &SnapshotError{Path: in.path, Offset: start + blockHeadBytes + int64(duplicate*record), What: "a key that came before"}
 		}
 	}
 }
 
-// load puts records into a body that only the caller knows; it returns the first one
-// whose key is there already, -1: none.
-func (b *body) load(w *batch, l layout, records []byte, n int) (duplicate int, err error) {
+// MaxChain is how many snapshots an incremental one may stand on, itself included.
+const MaxChain = 64
+
+// load puts records of snapshot number file of a chain into a body that only the caller
+// knows; it returns the first one whose key was in that snapshot before, -1: none. Until
+// settle the stamps of the body are numbers of snapshots.
+func (b *body) load(w *batch, l layout, records []byte, n, file int) (duplicate int, err error) {
 	if err := b.take(w, n); err != nil {
 		return -1, err
 	}
 	chunks := *b.store.table.Load()
+	stamp := uint64(file)
 	added := 0
 	defer func() {
 		b.rows.Add(int64(added))
@@ -145,41 +284,124 @@ func (b *body) load(w *batch, l layout, records []byte, n int) (duplicate int, e
 	for i := range n {
 		rec := records[i*l.record():][:l.record()]
 		key := binary.LittleEndian.Uint64(rec)
-		copy(chunks.at(w.fresh[i], l.row+l.state), rec[8:])
 		hash := b.store.mix.of(key)
 		seg, at, j, err := b.insert(b.lock(hash), hash, key)
 		if err != nil {
 			return -1, err
 		}
-		if at.ref(j) != refEmpty {
+		switch old := at.ref(j); {
+		case old >= refFirst && old&stampMask == stamp, old == deleted(stamp):
 			seg.mu.Unlock()
 			return i, nil
+		case old >= refFirst: // nobody reads the row yet
+			copy(chunks.at(old, l.row+l.state), rec[8:])
+			at.setRef(j, old&^stampMask|stamp)
+		default:
+			copy(chunks.at(w.fresh[added], l.row+l.state), rec[8:])
+			seg.swing(at, j, w.fresh[added]|stamp)
+			added++
 		}
-		seg.swing(at, j, w.fresh[i])
 		seg.mu.Unlock()
-		added++
 	}
 	return -1, nil
 }
 
-// install gives the bodies to their tables. It either gives all or none.
-func (s *Store) install(tables []staged) error {
+// loadDeleted is load of keys that were deleted.
+func (b *body) loadDeleted(w *batch, keys []byte, n, file int) (duplicate int) {
+	stamp := uint64(file)
+	w.fresh = w.fresh[:0]
+	defer func() {
+		b.rows.Add(int64(-len(w.fresh)))
+		b.slab.give(w.fresh, nil)
+	}()
+	for i := range n {
+		key := binary.LittleEndian.Uint64(keys[8*i:])
+		hash := b.store.mix.of(key)
+		seg := b.lock(hash)
+		// A key that the base does not have came and went between the two.
+		if at, j, ok := seg.mem.find(hash, key); ok {
+			old := at.ref(j)
+			if old >= refFirst && old&stampMask == stamp || old == deleted(stamp) {
+				seg.mu.Unlock()
+				return i
+			}
+			if old >= refFirst {
+				w.fresh = append(w.fresh, old)
+				seg.live--
+			}
+			at.setRef(j, deleted(stamp))
+		}
+		seg.mu.Unlock()
+	}
+	return -1
+}
+
+// settle stamps all that was read as changed in period st.period, which is that of its
+// mark or an earlier one.
+func (st *Staged) settle() {
+	for _, t := range st.tables {
+		t.body.walk(func(seg *segment) {
+			for i := range seg.mem {
+				at := &seg.mem[i]
+				for j := range slotsPerLine {
+					switch ref := at.ref(j); {
+					case ref >= refFirst:
+						at.setRef(j, ref&^stampMask|st.period&stampMask)
+					case ref != refEmpty:
+						at.setRef(j, deleted(st.period))
+					}
+				}
+			}
+		})
+	}
+}
+
+// Install gives the tables their content. It does so for all or none, and once.
+func (st *Staged) Install() error {
+	if err := st.install(); err != nil {
+		return fail("table_load", err)
+	}
+	return nil
+}
+
+func (st *Staged) install() (err error) {
+	s := st.store
+	defer func() {
+		if err != nil {
+			st.discard()
+		}
+		st.tables = nil
+	}()
 	p, err := s.enter()
 	if err != nil {
 		return err
 	}
 	defer p.release()
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	if st.period < s.history.lowest {
+		// So many saves have begun since it was read that its stamps are out of date.
+		st.period = s.history.period.Load() - 1
+		st.settle()
+	}
 	s.tables.mu.Lock()
 	defer s.tables.mu.Unlock()
-	for _, st := range tables {
+	for _, t := range st.tables {
 		// Somebody may have made it while the snapshot was read.
-		if t, ok := s.tables.byName[st.spec.Name]; ok {
-			if err := layoutConflict(t.spec, st.spec); err != nil {
+		if have, ok := s.tables.byName[t.spec.Name]; ok {
+			if err := layoutConflict(have.spec, t.spec); err != nil {
 				return err
 			}
 		}
 	}
-	for _, st := range tables {
+	m := &mark{id: st.Info.ID, period: st.period, bodies: make(map[string]uint64), whole: true}
+	for _, t := range st.tables {
+		m.bodies[t.spec.Name] = t.body.id
+	}
+	if st.Info.Version > 1 { // the ID of an older one says nothing
+		s.history.addLocked(m)
+	}
+	for _, st := range st.tables {
 		t, ok := s.tables.byName[st.spec.Name]
 		if !ok {
 			t = &Table{store: s, spec: st.spec, layout: st.layout}
@@ -194,168 +416,21 @@ func (s *Store) install(tables []staged) error {
 	return nil
 }
 
-// discard gives up what was read.
-func (s *Store) discard(tables []staged) {
+// Discard gives up what was read.
+func (st *Staged) Discard() { st.discard() }
+
+func (st *Staged) discard() {
+	for _, t := range st.tables {
+		st.store.discard(t.body)
+	}
+	st.tables = nil
+}
+
+func (s *Store) discard(b *body) {
 	p, err := s.enter()
 	if err != nil {
 		return // closed: its memory went with the store
 	}
 	defer p.release()
-	for _, st := range tables {
-		s.bury(st.body)
-	}
-}
-
-// snapshotReader reads the parts and believes nothing.
-type snapshotReader struct {
-	r    *bufio.Reader
-	all  *xxh3.Hasher
-	path string
-	at   int64 // bytes that were read
-	rows uint64
-}
-
-func (in *snapshotReader) broken(format string, args ...any) error {
-	return &SnapshotError{Path: in.path, Offset: in.at, What: fmt.Sprintf(format, args...)}
-}
-
-// read fills b, which is part of what.
-func (in *snapshotReader) read(b []byte, what string) error {
-	n, err := io.ReadFull(in.r, b)
-	_, _ = in.all.Write(b[:n])
-	in.at += int64(n)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return in.broken("it ends in %s", what)
-	}
-	return &SnapshotError{Path: in.path, Offset: in.at, What: "reading " + what, Err: &ioError{err}}
-}
-
-func (in *snapshotReader) head() (tables int, err error) {
-	var b [headBytes]byte
-	if err := in.read(b[:], "its head"); err != nil {
-		return 0, err
-	}
-	if string(b[:8]) != headMagic {
-		return 0, &SnapshotError{Path: in.path, What: "not a snapshot of tables: it begins with other bytes"}
-	}
-	// The version before the checksum: another version may have another.
-	if v := binary.LittleEndian.Uint32(b[8:]); v != snapshotVersion {
-		return 0, &VersionError{Path: in.path, Got: v, Want: snapshotVersion}
-	}
-	if xxh3.Hash(b[:16]) != binary.LittleEndian.Uint64(b[16:]) {
-		return 0, in.broken("the checksum of its head is wrong")
-	}
-	n := binary.LittleEndian.Uint32(b[12:])
-	if n > maxTables {
-		return 0, in.broken("%d tables, more than %d", n, maxTables)
-	}
-	return int(n), nil
-}
-
-func (in *snapshotReader) spec() (Spec, error) {
-	var s Spec
-	b := make([]byte, 4, 4+maxSpecBytes+8)
-	if err := in.read(b, "the head of a table"); err != nil {
-		return s, err
-	}
-	n := binary.LittleEndian.Uint32(b)
-	if n > maxSpecBytes {
-		return s, in.broken("the head of a table has %d bytes, more than %d", n, maxSpecBytes)
-	}
-	b = b[:4+n+8]
-	if err := in.read(b[4:], "the head of a table"); err != nil {
-		return s, err
-	}
-	b, sum := b[:4+n], b[4+n:]
-	if xxh3.Hash(b) != binary.LittleEndian.Uint64(sum) {
-		return s, in.broken("the checksum of the head of a table is wrong")
-	}
-	b = b[4:]
-	for _, str := range []*string{&s.Name, &s.Optimizer.Kind, &s.NonFinite} {
-		if len(b) < 2 || len(b)-2 < int(binary.LittleEndian.Uint16(b)) {
-			return s, in.broken("the head of a table is too short")
-		}
-		k := 2 + int(binary.LittleEndian.Uint16(b))
-		*str, b = string(b[2:k]), b[k:]
-	}
-	numbers := s.Optimizer.numbers()
-	if len(b) != 4+8*len(numbers) {
-		return s, in.broken("the head of table %q has %d bytes of numbers, want %d", s.Name, len(b), 4+8*len(numbers))
-	}
-	if dim := binary.LittleEndian.Uint32(b); dim <= MaxDim {
-		s.Dim = int(dim)
-	}
-	for i, f := range numbers {
-		*f = math.Float64frombits(binary.LittleEndian.Uint64(b[4+8*i:]))
-	}
-	whole, err := s.complete()
-	if err != nil {
-		return s, &SnapshotError{Path: in.path, Offset: in.at, What: "the head of a table", Err: err}
-	}
-	if whole != s {
-		return s, in.broken("the head of table %q leaves out what Save writes", s.Name)
-	}
-	return s, nil
-}
-
-// block reads a block into buf or longer memory and checks it.
-func (in *snapshotReader) block(l layout, buf []byte) (kind, rows int, b []byte, err error) {
-	var head [blockHeadBytes]byte
-	if err := in.read(head[:], "the head of a block"); err != nil {
-		return 0, 0, nil, err
-	}
-	word := binary.LittleEndian.Uint64(head[:])
-	n := 0
-	switch count := uint32(word); word >> 32 {
-	case blockRows:
-		if count == 0 || count > uint32(l.perBlock()) {
-			return 0, 0, nil, in.broken("a block of %d rows, want 1 to %d", count, l.perBlock())
-		}
-		rows = int(count)
-		n = rows * l.record()
-	case blockEnd:
-		if count != 0 {
-			return 0, 0, nil, in.broken("the end of a table with %d rows", count)
-		}
-		n = 8
-	default:
-		return 0, 0, nil, in.broken("a block of the unknown kind %d", word>>32)
-	}
-	b = resize(buf, n)
-	if err := in.read(b, "a block"); err != nil {
-		return 0, 0, nil, err
-	}
-	if xxh3.HashSeed(b, word) != binary.LittleEndian.Uint64(head[8:]) {
-		return 0, 0, nil, in.broken("the checksum of the block that ends here is wrong")
-	}
-	return int(word >> 32), rows, b, nil
-}
-
-func (in *snapshotReader) foot() error {
-	var b [footBytes]byte
-	if err := in.read(b[:16], "its end"); err != nil {
-		return err
-	}
-	want := in.all.Sum64()
-	if err := in.read(b[16:], "its end"); err != nil {
-		return err
-	}
-	switch {
-	case string(b[:8]) != footMagic:
-		return in.broken("more tables than its head says, or other bytes at its end")
-	case binary.LittleEndian.Uint64(b[16:]) != want:
-		return in.broken("the checksum of the whole is wrong")
-	case binary.LittleEndian.Uint64(b[8:]) != in.rows:
-		return in.broken("%d rows, its end says %d", in.rows, binary.LittleEndian.Uint64(b[8:]))
-	}
-	switch _, err := in.r.ReadByte(); {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return &SnapshotError{Path: in.path, Offset: in.at, What: "reading on after its end", Err: &ioError{err}}
-	}
-	return in.broken("there are bytes after its end")
+	s.bury(b)
 }

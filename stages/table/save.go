@@ -33,18 +33,19 @@ type tempFile interface {
 // Save writes what SaveTo writes to the file path: into path.partial first, which takes
 // the name only when it is complete and durable. Whatever happens on the way, path has
 // the old content or the new. Two saves to one path at a time are ErrSaving for one.
-func (s *Store) Save(ctx context.Context, path string, names ...string) error {
-	if err := s.save(ctx, path, names); err != nil {
-		return fail("table_save", fmt.Errorf("%s: %w", path, err))
+func (s *Store) Save(ctx context.Context, path string, spec SaveSpec) (Snapshot, error) {
+	info, err := s.save(ctx, path, spec)
+	if err != nil {
+		return info, fail("table_save", fmt.Errorf("%s: %w", path, err))
 	}
-	return nil
+	return info, nil
 }
 
-func (s *Store) save(ctx context.Context, path string, names []string) (err error) {
+func (s *Store) save(ctx context.Context, path string, spec SaveSpec) (info Snapshot, err error) {
 	temp := path + tempSuffix
 	f, err := s.files.create(temp)
 	if err != nil {
-		return err
+		return info, err
 	}
 	done := false
 	defer func() {
@@ -57,34 +58,26 @@ func (s *Store) save(ctx context.Context, path string, names []string) (err erro
 		}
 	}()
 	w := bufio.NewWriterSize(f, 1<<20)
-	if err := s.saveTo(ctx, w, names); err != nil {
-		return err
+	if info, err = s.saveTo(ctx, w, spec); err != nil {
+		return info, err
 	}
 	if err := w.Flush(); err != nil {
-		return &ioError{err}
+		return info, &ioError{err}
 	}
 	if err := f.Sync(); err != nil {
-		return &ioError{fmt.Errorf("sync: %w", err)}
+		return info, &ioError{fmt.Errorf("sync: %w", err)}
 	}
 	if err := s.files.rename(temp, path); err != nil {
-		return &ioError{err}
+		return info, &ioError{err}
 	}
 	done = true
-	if err := s.files.syncDir(filepath.Dir(path)); err != nil {
-		return &ioError{fmt.Errorf("written, but whether its name outlives a power cut is not known: %w", err)}
-	}
-	return nil
+	return info, durable(s.files, path)
 }
 
-// Load reads the snapshot in the file path as LoadFrom does.
-func (s *Store) Load(ctx context.Context, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return fail("table_load", &ioError{err})
-	}
-	defer f.Close() // it was only read
-	if err := s.loadFrom(ctx, f, path); err != nil {
-		return fail("table_load", err)
+// durable makes the name of a file outlive a power cut.
+func durable(f files, path string) error {
+	if err := f.syncDir(filepath.Dir(path)); err != nil {
+		return &ioError{fmt.Errorf("written, but whether its name outlives a power cut is not known: %w", err)}
 	}
 	return nil
 }

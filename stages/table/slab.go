@@ -66,7 +66,7 @@ func (l *slab) take(out []uint64) error {
 			l.unused--
 		}
 		out[i] = l.next
-		l.next += uint64(l.slot)
+		l.next += refStep(uint64(l.slot))
 		l.left--
 	}
 	return nil
@@ -93,6 +93,7 @@ func (l *slab) give(unused, replaced []uint64) {
 }
 
 func (l *slab) freeLocked(chunks chunkTable, ref uint64) {
+	ref &^= stampMask
 	binary.NativeEndian.PutUint64(chunks.at(ref, 8), l.free)
 	l.free = ref
 	l.nfree++

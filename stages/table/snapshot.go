@@ -1,33 +1,91 @@
 package table
 
 import (
-	"context"
+	"crypto/rand"
 	"encoding/binary"
-	"fmt"
+	"encoding/hex"
 	"io"
 	"math"
+	"time"
 
 	"github.com/zeebo/xxh3"
 )
 
 // The parts of a snapshot; docs/tables.md has the format.
 const (
-	snapshotVersion = 1
+	snapshotVersion = 2
 	headMagic       = "RSTABLE\n"
 	footMagic       = "RSTABEND"
-	headBytes       = 8 + 4 + 4 + 8
+	firstHeadBytes  = 8 + 4 + 4 + 8 // of version 1, which is read, too
+	maxBaseName     = 128
+	headBytes       = 8 + 4 + 4 + 3*16 + 8 + 4 + 4 + 8 + maxBaseName + 8
 	blockHeadBytes  = 4 + 4 + 8
 	footBytes       = 8 + 8 + 8
 
-	blockRows = 1 // a block of rows
-	blockEnd  = 2 // the end of a table
+	blockRows    = 1 // a block of rows
+	blockEnd     = 2 // the end of a table
+	blockDeleted = 3 // keys whose rows were deleted
 
 	// A block has as many records as fit in this, at least one.
 	blockBytes = 256 << 10
+	// deletedPerBlock is how many deleted keys one has at most.
+	deletedPerBlock = blockBytes / 8
 
 	maxTables    = 1 << 16
 	maxSpecBytes = 1 << 10
+
+	// What a snapshot has of a table.
+	tableWhole   = 0 // all of it
+	tableChanges = 1 // what has changed since the base
 )
+
+// SaveID tells one save from all others. The parts of a save, one at each shard, have the
+// same.
+type SaveID [16]byte
+
+// NewSaveID draws one.
+func NewSaveID() (id SaveID) {
+	_, _ = rand.Read(id[:]) // it never fails
+	return id
+}
+
+// firstID is what snapshots of version 1 have, which knew no IDs.
+var firstID = SaveID{15: 1}
+
+func (id SaveID) String() string { return hex.EncodeToString(id[:]) }
+
+// SaveSpec says what is saved.
+type SaveSpec struct {
+	ID     SaveID   // a new one if it is zero
+	Tables []string // all if there are none
+	// Base is the ID of a save or load of this store: of tables that it has, only what has
+	// changed since is written. BaseName is where LOAD finds it.
+	Base     SaveID
+	BaseName string
+	// Of the shard that saves, for who loads.
+	Place, Shards int
+	// Replaces is the save that had the name when this one began.
+	Replaces SaveID
+}
+
+// Snapshot is what the head of a snapshot says, and of one that was written or read, too,
+// what is in it.
+type Snapshot struct {
+	Version  uint32
+	ID       SaveID
+	Base     SaveID // zero: it stands alone
+	BaseName string
+	Replaces SaveID
+	Created  time.Time
+	Place    int
+	Shards   int
+	Shape    uint64 // a hash of all that the specs of its tables say
+	Tables   int
+	Whole    int    // of these tables, those of which it has all rows
+	Rows     uint64 // that it has
+	Deleted  uint64 // keys that it says were deleted
+	Bytes    int64
+}
 
 // record is the bytes of a row in a snapshot: the key, the row, the state.
 func (l layout) record() int { return 8 + l.row + l.state }
@@ -39,26 +97,38 @@ func (l layout) perBlock() int { return max(1, blockBytes/l.record()) }
 type snapshotWriter struct {
 	w    io.Writer
 	all  *xxh3.Hasher
-	rows uint64
+	info Snapshot
 }
 
 func (s *snapshotWriter) write(b []byte) error {
 	_, _ = s.all.Write(b) // a hasher never fails
+	s.info.Bytes += int64(len(b))
 	if _, err := s.w.Write(b); err != nil {
 		return &ioError{err}
 	}
 	return nil
 }
 
-func (s *snapshotWriter) head(tables int) error {
+func (s *snapshotWriter) head() error {
+	in := &s.info
+	le := binary.LittleEndian
 	b := append(make([]byte, 0, headBytes), headMagic...)
-	b = binary.LittleEndian.AppendUint32(b, snapshotVersion)
-	b = binary.LittleEndian.AppendUint32(b, uint32(tables))
-	return s.write(binary.LittleEndian.AppendUint64(b, xxh3.Hash(b)))
+	b = le.AppendUint32(b, snapshotVersion)
+	b = le.AppendUint32(b, uint32(in.Tables))
+	for _, id := range []SaveID{in.ID, in.Base, in.Replaces} {
+		b = append(b, id[:]...)
+	}
+	b = le.AppendUint64(b, uint64(in.Created.UnixNano()))
+	b = le.AppendUint32(b, uint32(in.Place))
+	b = le.AppendUint32(b, uint32(in.Shards))
+	b = le.AppendUint64(b, in.Shape)
+	b = append(b, in.BaseName...)
+	b = b[:headBytes-8]
+	return s.write(le.AppendUint64(b, xxh3.Hash(b)))
 }
 
-func (s *snapshotWriter) spec(spec Spec) error {
-	b := make([]byte, 4, 256)
+// encode is the shape of a table as the format has it.
+func (spec *Spec) encode(b []byte) []byte {
 	for _, str := range []string{spec.Name, spec.Optimizer.Kind, spec.NonFinite} {
 		b = binary.LittleEndian.AppendUint16(b, uint16(len(str)))
 		b = append(b, str...)
@@ -67,6 +137,21 @@ func (s *snapshotWriter) spec(spec Spec) error {
 	for _, f := range spec.Optimizer.numbers() {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(*f))
 	}
+	return b
+}
+
+// shapeOf is the hash of the shapes of tables.
+func shapeOf(tables []*Table) uint64 {
+	var b []byte
+	for _, t := range tables {
+		b = t.spec.encode(b)
+	}
+	return xxh3.Hash(b)
+}
+
+func (s *snapshotWriter) spec(spec Spec, has uint32) error {
+	b := spec.encode(make([]byte, 4, 256))
+	b = binary.LittleEndian.AppendUint32(b, has)
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-4))
 	return s.write(binary.LittleEndian.AppendUint64(b, xxh3.Hash(b)))
 }
@@ -84,142 +169,23 @@ func (s *snapshotWriter) block(kind, rows int, b []byte) error {
 	return s.write(b)
 }
 
-func (s *snapshotWriter) end(rows uint64) error {
-	s.rows += rows
-	b := make([]byte, blockHeadBytes, blockHeadBytes+8)
-	return s.block(blockEnd, 0, binary.LittleEndian.AppendUint64(b, rows))
+// end ends a table with so many rows and deleted keys.
+func (s *snapshotWriter) end(rows, deleted uint64) error {
+	s.info.Rows += rows
+	s.info.Deleted += deleted
+	b := make([]byte, blockHeadBytes, blockHeadBytes+16)
+	b = binary.LittleEndian.AppendUint64(b, rows)
+	return s.block(blockEnd, 0, binary.LittleEndian.AppendUint64(b, deleted))
 }
 
 func (s *snapshotWriter) foot() error {
 	b := append(make([]byte, 0, footBytes), footMagic...)
-	b = binary.LittleEndian.AppendUint64(b, s.rows)
+	b = binary.LittleEndian.AppendUint64(b, s.info.Rows)
 	_, _ = s.all.Write(b)
 	b = binary.LittleEndian.AppendUint64(b, s.all.Sum64())
+	s.info.Bytes += int64(len(b))
 	if _, err := s.w.Write(b); err != nil {
 		return &ioError{err}
 	}
 	return nil
-}
-
-// SaveTo writes a snapshot of the named tables, of all if none is named, to w, while
-// others use them. Each row and its state are of one moment. A row that was there all
-// the time, or was written before the call, is in the snapshot, in the version of some
-// moment of the call; one that comes or goes meanwhile may be in it or not.
-func (s *Store) SaveTo(ctx context.Context, w io.Writer, names ...string) error {
-	if err := s.saveTo(ctx, w, names); err != nil {
-		return fail("table_save", err)
-	}
-	return nil
-}
-
-func (s *Store) saveTo(ctx context.Context, w io.Writer, names []string) error {
-	tables, err := s.named(names)
-	if err != nil {
-		return err
-	}
-	out := &snapshotWriter{w: w, all: xxh3.New()}
-	if err := out.head(len(tables)); err != nil {
-		return err
-	}
-	for _, t := range tables {
-		if err := t.save(ctx, out); err != nil {
-			return fmt.Errorf("table %q: %w", t.spec.Name, err)
-		}
-	}
-	return out.foot()
-}
-
-func (s *Store) named(names []string) ([]*Table, error) {
-	if s.state.Load() == closed {
-		return nil, ErrClosed
-	}
-	if len(names) == 0 {
-		return s.Tables(), nil
-	}
-	var tables []*Table
-	seen := make(map[string]bool)
-	for _, n := range names {
-		t := s.Table(n)
-		if t == nil {
-			return nil, fmt.Errorf("table %q: %w", n, ErrNoTable)
-		}
-		if !seen[n] {
-			tables = append(tables, t)
-		}
-		seen[n] = true
-	}
-	return tables, nil
-}
-
-func (t *Table) save(ctx context.Context, out *snapshotWriter) error {
-	if err := out.spec(t.spec); err != nil {
-		return err
-	}
-	var (
-		buf  = make([]byte, blockHeadBytes, blockHeadBytes+t.layout.perBlock()*t.layout.record())
-		rows uint64
-		of   *body
-	)
-	// Segments only ever divide, so the end of one is where another begins.
-	for next, more := uint64(0), true; more; {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		p, b, err := t.enter()
-		if err != nil {
-			return err
-		}
-		if of == nil {
-			of = b
-		}
-		if b != of {
-			p.release()
-			return ErrReplaced
-		}
-		// One pin for each segment: memory that changes free is kept no longer.
-		n, after, err := b.saveSegment(t.layout, out, buf, next)
-		p.release()
-		if err != nil {
-			return err
-		}
-		rows += n
-		next, more = after, after != 0
-	}
-	return out.end(rows)
-}
-
-// saveSegment writes the rows of the segment that begins with hash from, and returns
-// where the next one begins, 0 after the last.
-func (b *body) saveSegment(l layout, out *snapshotWriter, buf []byte, from uint64) (rows uint64, after uint64, err error) {
-	d := b.dir.Load()
-	seg := d.segments[d.index(from)].Load()
-	buf = buf[:blockHeadBytes]
-	n := 0
-	flush := func() error {
-		if n == 0 {
-			return nil
-		}
-		err := out.block(blockRows, n, buf)
-		rows += uint64(n)
-		buf, n = buf[:blockHeadBytes], 0
-		return err
-	}
-	for i := range seg.mem {
-		at := &seg.mem[i]
-		for j := range slotsPerLine {
-			ref := at.ref(j)
-			if ref < refFirst {
-				continue
-			}
-			buf = binary.LittleEndian.AppendUint64(buf, at.key(j))
-			buf = append(buf, (*b.store.table.Load()).at(ref, l.row+l.state)...)
-			if n++; n == l.perBlock() {
-				if err := flush(); err != nil {
-					return rows, 0, err
-				}
-			}
-		}
-	}
-	err = flush()
-	return rows, from + 1<<(64-seg.depth), err
 }

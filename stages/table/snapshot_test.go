@@ -37,7 +37,7 @@ func small(t testing.TB, seed uint64) *Store {
 func saved(t testing.TB, s *Store, names ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := s.SaveTo(ctx(t), &b, names...); err != nil {
+	if _, err := s.SaveTo(ctx(t), &b, SaveSpec{Tables: names}); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -79,7 +79,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	wide := s.Table("wide")
 	mustPut(t, wide, []uint64{1, 2}, make([]float32, 2*MaxDim))
 	path := filepath.Join(t.TempDir(), "snap")
-	if err := s.Save(ctx(t), path); err != nil {
+	if _, err := s.Save(ctx(t), path, SaveSpec{}); err != nil {
 		t.Fatal(err)
 	}
 	// Into a store whose keys lie elsewhere.
@@ -128,7 +128,7 @@ func TestSnapshotOfNamedTables(t *testing.T) {
 	if len(to.Tables()) != 2 || to.Table("adam").Len() != 1 {
 		t.Errorf("%d tables", len(to.Tables()))
 	}
-	if err := s.SaveTo(ctx(t), io.Discard, "sgd", "nothere"); !errors.Is(err, ErrNoTable) || !strings.Contains(err.Error(), "nothere") {
+	if _, err := s.SaveTo(ctx(t), io.Discard, SaveSpec{Tables: []string{"sgd", "nothere"}}); !errors.Is(err, ErrNoTable) || !strings.Contains(err.Error(), "nothere") {
 		t.Error(err)
 	}
 }
@@ -220,93 +220,146 @@ func TestSnapshotLies(t *testing.T) {
 		}
 		_ = w.block(blockRows, n, b)
 	}
+	head := func(w *snapshotWriter, tables int) error {
+		w.info.Tables = tables
+		if tables <= maxTables {
+			w.info.Shape = xxh3.Hash(bytes.Repeat(spec.encode(nil), tables))
+		}
+		return w.head()
+	}
+	gone := func(w *snapshotWriter, n int, keys ...uint64) {
+		b := make([]byte, blockHeadBytes)
+		for _, k := range keys {
+			b = binary.LittleEndian.AppendUint64(b, k)
+		}
+		_ = w.block(blockDeleted, n, b)
+	}
 	for what, write := range map[string]func(w *snapshotWriter){
 		"a key twice": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
 			rows(w, 2, 1, 1)
-			_ = w.end(2)
+			_ = w.end(2, 0)
 		},
 		"a key in two blocks": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
 			rows(w, 1, 1)
 			rows(w, 1, 1)
-			_ = w.end(2)
+			_ = w.end(2, 0)
 		},
 		"more rows than it says": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
 			rows(w, 2, 1, 2)
-			_ = w.end(1)
+			_ = w.end(1, 0)
 		},
 		"a table twice": func(w *snapshotWriter) {
-			_ = w.head(2)
+			_ = head(w, 2)
 			for range 2 {
-				_ = w.spec(spec)
-				_ = w.end(0)
+				_ = w.spec(spec, tableWhole)
+				_ = w.end(0, 0)
 			}
 		},
-		"too many tables": func(w *snapshotWriter) { _ = w.head(maxTables + 1) },
+		"too many tables": func(w *snapshotWriter) { _ = head(w, maxTables+1) },
 		"more tables than it says": func(w *snapshotWriter) {
-			_ = w.head(0)
-			_ = w.spec(spec)
-			_ = w.end(0)
+			_ = head(w, 0)
+			_ = w.spec(spec, tableWhole)
+			_ = w.end(0, 0)
 		},
 		"a block without rows": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
 			rows(w, 0)
-			_ = w.end(0)
+			_ = w.end(0, 0)
 		},
 		"a giant block": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
 			rows(w, 1<<32-1, 1)
-			_ = w.end(1)
+			_ = w.end(1, 0)
 		},
 		"a block of another kind": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
-			_ = w.block(3, 1, make([]byte, blockHeadBytes+16))
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
+			_ = w.block(4, 1, make([]byte, blockHeadBytes+16))
 		},
 		"an end with rows": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
 			_ = w.block(blockEnd, 1, make([]byte, blockHeadBytes+8))
 		},
 		"a name of a path": func(w *snapshotWriter) {
 			bad := spec
 			bad.Name = "../t"
-			_ = w.head(1)
-			_ = w.spec(bad)
+			_ = head(w, 1)
+			_ = w.spec(bad, tableWhole)
 		},
 		"a giant dim": func(w *snapshotWriter) {
 			bad := spec
 			bad.Dim = 1<<32 - 1
-			_ = w.head(1)
-			_ = w.spec(bad)
+			_ = head(w, 1)
+			_ = w.spec(bad, tableWhole)
 		},
 		"no optimizer": func(w *snapshotWriter) {
 			bad := spec
 			bad.Optimizer = Optimizer{}
-			_ = w.head(1)
-			_ = w.spec(bad)
+			_ = head(w, 1)
+			_ = w.spec(bad, tableWhole)
 		},
 		"a long spec": func(w *snapshotWriter) {
-			_ = w.head(1)
+			_ = head(w, 1)
 			b := append(binary.LittleEndian.AppendUint32(nil, 1<<31), make([]byte, 2000)...)
 			_ = w.write(binary.LittleEndian.AppendUint64(b, xxh3.Hash(b)))
 		},
+		"deleted keys of a whole table": func(w *snapshotWriter) {
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
+			gone(w, 1, 1)
+			_ = w.end(0, 1)
+		},
+		"no deleted keys in a block": func(w *snapshotWriter) {
+			_ = head(w, 1)
+			_ = w.spec(spec, tableChanges)
+			gone(w, 0)
+			_ = w.end(0, 0)
+		},
+		"changes of nothing": func(w *snapshotWriter) {
+			_ = head(w, 1)
+			_ = w.spec(spec, tableChanges)
+			_ = w.end(0, 0)
+		},
+		"a part of another kind": func(w *snapshotWriter) {
+			_ = head(w, 1)
+			_ = w.spec(spec, 2)
+			_ = w.end(0, 0)
+		},
+		"a base": func(w *snapshotWriter) {
+			w.info.Base = SaveID{1}
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
+			_ = w.end(0, 0)
+		},
+		"another shape": func(w *snapshotWriter) {
+			_ = head(w, 1)
+			bad := spec
+			bad.Optimizer.LearningRate = 7
+			_ = w.spec(bad, tableWhole)
+			_ = w.end(0, 0)
+		},
+		"no ID": func(w *snapshotWriter) {
+			w.info.ID = SaveID{}
+			_ = head(w, 0)
+		},
 		"other rows in all": func(w *snapshotWriter) {
-			_ = w.head(1)
-			_ = w.spec(spec)
-			_ = w.end(0)
-			w.rows = 7
+			_ = head(w, 1)
+			_ = w.spec(spec, tableWhole)
+			_ = w.end(0, 0)
+			w.info.Rows = 7
 		},
 	} {
 		var buf bytes.Buffer
-		w := &snapshotWriter{w: &buf, all: xxh3.New()}
+		w := &snapshotWriter{w: &buf, all: xxh3.New(), info: Snapshot{ID: SaveID{9}}}
 		write(w)
 		_ = w.foot()
 		s := openTest(t, Config{})
@@ -318,22 +371,24 @@ func TestSnapshotLies(t *testing.T) {
 	}
 }
 
-// TestOldSnapshot reads what version 1 wrote. RS_UPDATE=1 writes it anew: only when there
-// is a new version, beside the old file.
+// TestOldSnapshot reads what each version wrote. RS_UPDATE=1 writes that of the present
+// one anew.
 func TestOldSnapshot(t *testing.T) {
-	path := filepath.Join("testdata", fmt.Sprintf("v%d.snapshot", snapshotVersion))
 	s := small(t, 1)
+	file := func(version int) string { return filepath.Join("testdata", fmt.Sprintf("v%d.snapshot", version)) }
 	if os.Getenv("RS_UPDATE") != "" {
-		if err := s.Save(ctx(t), path); err != nil {
+		if _, err := s.Save(ctx(t), file(snapshotVersion), SaveSpec{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	to := openTest(t, Config{})
-	if err := to.Load(ctx(t), path); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := contents(t, to), contents(t, s); !reflect.DeepEqual(got, want) {
-		t.Errorf("it has %v, want %v", got, want)
+	for v := 1; v <= snapshotVersion; v++ {
+		to := openTest(t, Config{})
+		if err := to.Load(ctx(t), file(v)); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := contents(t, to), contents(t, s); !reflect.DeepEqual(got, want) {
+			t.Errorf("version %d has %v, want %v", v, got, want)
+		}
 	}
 }
 
@@ -443,14 +498,14 @@ func TestSaveBreaks(t *testing.T) {
 			// Its first content, and one that a save adds.
 			tb := s.Table(SGD)
 			old := contents(t, s)
-			if err := s.Save(ctx(t), path); err != nil {
+			if _, err := s.Save(ctx(t), path, SaveSpec{}); err != nil {
 				t.Fatal(err)
 			}
 			mustPut(t, tb, []uint64{4711}, []float32{8})
 			for step := 0; ; step++ {
 				broken := &brokenFiles{left: step, killed: killed}
 				s.files = broken
-				err := s.Save(ctx(t), path)
+				_, err := s.Save(ctx(t), path, SaveSpec{})
 				if err == nil {
 					if step < 8 {
 						t.Fatalf("a save has %d steps only", step)
@@ -478,7 +533,7 @@ func TestSaveBreaks(t *testing.T) {
 				}
 			}
 			s.files = diskFiles{}
-			if err := s.Save(ctx(t), path); err != nil {
+			if _, err := s.Save(ctx(t), path, SaveSpec{}); err != nil {
 				t.Fatal(err)
 			}
 			if names, _ := filepath.Glob(filepath.Join(dir, "*")); len(names) != 1 {
@@ -495,7 +550,7 @@ func TestTwoSavesAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Save(ctx(t), path); !errors.Is(err, ErrSaving) {
+	if _, err := s.Save(ctx(t), path, SaveSpec{}); !errors.Is(err, ErrSaving) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path + tempSuffix); err != nil {
@@ -530,7 +585,7 @@ func TestTwoSavesAtOnce(t *testing.T) {
 		t.Errorf("the complete file has %q, %v", b, err)
 	}
 	_ = f.Close()
-	if err := s.Save(ctx(t), path); err != nil {
+	if _, err := s.Save(ctx(t), path, SaveSpec{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -541,7 +596,7 @@ func TestSaveAndLoadEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "snap")
 	over, cancel := context.WithCancel(ctx(t))
 	cancel()
-	if err := s.Save(over, path); !errors.Is(err, context.Canceled) {
+	if _, err := s.Save(over, path, SaveSpec{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if names, _ := filepath.Glob(path + "*"); len(names) != 0 {
@@ -563,7 +618,7 @@ func TestSaveAndLoadEnd(t *testing.T) {
 	if err := s.Load(ctx(t), path); !errors.Is(err, os.ErrNotExist) || layerOf(err) != "storage" {
 		t.Error(err)
 	}
-	if err := s.Save(ctx(t), filepath.Join(path, "no", "folder")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := s.Save(ctx(t), filepath.Join(path, "no", "folder"), SaveSpec{}); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 	if _, err := os.Stat("/dev/full"); err == nil {
@@ -572,7 +627,7 @@ func TestSaveAndLoadEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if err := s.SaveTo(ctx(t), f); err == nil || layerOf(err) != "storage" {
+		if _, err := s.SaveTo(ctx(t), f, SaveSpec{}); err == nil || layerOf(err) != "storage" {
 			t.Error(err)
 		}
 	}
@@ -585,12 +640,37 @@ func FuzzSnapshot(f *testing.F) {
 	f.Add(saved(f, small(f, 1), "adamw"))
 	f.Add(b[:len(b)/2])
 	f.Add(append(bytes.Clone(b), b...))
+	s := small(f, 1)
+	// IDs that are the same in every process of the fuzzer.
+	save := func(spec SaveSpec) []byte {
+		var b bytes.Buffer
+		if _, err := s.SaveTo(ctx(f), &b, spec); err != nil {
+			f.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	base := save(SaveSpec{ID: SaveID{1}})
+	mustPut(f, s.Table(SGD), []uint64{5, 6}, []float32{5, 6})
+	if _, err := s.Table(SGD).Delete([]uint64{0, 5}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(save(SaveSpec{ID: SaveID{2}, Base: SaveID{1}, BaseName: "base"}))
+	if old, err := os.ReadFile("testdata/v1.snapshot"); err == nil {
+		f.Add(old)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := openFuzz(t, Config{Limit: 16 << 20})
 		mustPut(t, mustInit(t, s, Spec{Name: SGD, Dim: 1}), []uint64{3}, []float32{1})
 		before := contents(t, s)
 		for _, load := range [][]byte{b, mended(b)} {
-			err := s.LoadFrom(ctx(t), bytes.NewReader(load))
+			// Alone, or as changes since the base.
+			chain := []*bytes.Reader{bytes.NewReader(load)}
+			if in := (&snapshotReader{r: bufio.NewReader(bytes.NewReader(load)), all: xxh3.New()}); len(load) > headBytes {
+				if info, err := in.head(); err == nil && info.Base == (SaveID{1}) {
+					chain = []*bytes.Reader{bytes.NewReader(base), chain[0]}
+				}
+			}
+			err := s.LoadFrom(ctx(t), asReaders(chain)...)
 			if err != nil {
 				if !reflect.DeepEqual(contents(t, s), before) {
 					t.Fatalf("%v, and the store changed", err)
@@ -632,8 +712,13 @@ func mended(b []byte) []byte {
 	if len(b) < headBytes {
 		return b
 	}
-	binary.LittleEndian.PutUint64(b[16:], xxh3.Hash(b[:16]))
-	at := headBytes
+	at, old := headBytes, b[8] == 1
+	if old {
+		at = firstHeadBytes
+	}
+	binary.LittleEndian.PutUint64(b[at-8:], xxh3.Hash(b[:at-8]))
+	var shapes []byte
+	at0 := at
 	for range binary.LittleEndian.Uint32(b[12:]) {
 		if len(b)-at < 12 {
 			return b
@@ -643,11 +728,12 @@ func mended(b []byte) []byte {
 			return b
 		}
 		binary.LittleEndian.PutUint64(b[at+4+n:], xxh3.Hash(b[at:at+4+n]))
-		sub := &snapshotReader{r: bufio.NewReader(bytes.NewReader(b[at : at+4+n+8])), all: xxh3.New()}
-		spec, err := sub.spec()
+		sub := &snapshotReader{r: bufio.NewReader(bytes.NewReader(b[at : at+4+n+8])), all: xxh3.New(), old: old}
+		spec, _, err := sub.spec()
 		if err != nil {
 			return b
 		}
+		shapes = spec.encode(shapes)
 		at += 4 + n + 8
 		l := layout{row: 4 * spec.Dim, state: 4 * spec.Optimizer.stateWords(spec.Dim)}
 		for {
@@ -656,8 +742,13 @@ func mended(b []byte) []byte {
 			}
 			word := binary.LittleEndian.Uint64(b[at:])
 			n := int(uint32(word)) * l.record()
-			if word>>32 == blockEnd {
+			switch {
+			case word>>32 == blockEnd && old:
 				n = 8
+			case word>>32 == blockEnd:
+				n = 16
+			case word>>32 == blockDeleted:
+				n = int(uint32(word)) * 8
 			}
 			if n < 0 || len(b)-at-blockHeadBytes < n {
 				return b
@@ -668,6 +759,10 @@ func mended(b []byte) []byte {
 				break
 			}
 		}
+	}
+	if !old {
+		binary.LittleEndian.PutUint64(b[at0-8-maxBaseName-8:], xxh3.Hash(shapes))
+		binary.LittleEndian.PutUint64(b[at0-8:], xxh3.Hash(b[:at0-8]))
 	}
 	if len(b)-at >= footBytes {
 		binary.LittleEndian.PutUint64(b[at+16:], xxh3.Hash(b[:at+16]))

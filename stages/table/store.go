@@ -45,6 +45,7 @@ type Store struct {
 	chunkBytes  int
 	pageBytes   int
 	clients     clients
+	history     history
 	batches     sync.Pool // of *batch
 
 	tables struct {
@@ -123,6 +124,7 @@ func Open(c Config) (*Store, error) {
 		files:       diskFiles{},
 	}
 	s.clients.open(c.Clients, c.TokenWindow)
+	s.history.open()
 	s.batches.New = func() any { return new(batch) }
 	s.tables.byName = make(map[string]*Table)
 	s.table.Store(new(chunkTable))

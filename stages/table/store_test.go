@@ -172,7 +172,7 @@ func TestCloseWithPins(t *testing.T) {
 		"get":  func() error { _, err := tb.Get(nil, nil, nil); return err },
 		"init": func() error { _, err := s.Init(Spec{Name: "u", Dim: 1}); return err },
 		"drop": func() error { _, err := s.Drop("t"); return err },
-		"save": func() error { return s.SaveTo(ctx(t), nil) },
+		"save": func() error { _, err := s.SaveTo(ctx(t), nil, SaveSpec{}); return err },
 		"load": func() error { return s.LoadFrom(ctx(t), strings.NewReader(string(saved(t, small(t, 1))))) },
 	} {
 		if err := call(); !errors.Is(err, ErrClosed) {

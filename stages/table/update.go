@@ -120,7 +120,7 @@ func (b *body) update(t *Table, w *batch, keys []uint64, grads []float32, from i
 			o.begin(state)
 			o.apply(row, state, row, state, g, &w.memo)
 		}
-		if old := seg.swing(at, j, ref); old >= refFirst {
+		if old := seg.swing(at, j, ref|t.store.stamp()); old >= refFirst {
 			w.replaced = append(w.replaced, old)
 		} else {
 			added++

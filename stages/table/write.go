@@ -109,7 +109,7 @@ func (b *body) put(t *Table, w *batch, keys []uint64, rows []float32) (applied i
 				t.spec.Optimizer.begin(asFloats(slot[l.row:]))
 			}
 		}
-		if old := seg.swing(at, j, ref); old >= refFirst {
+		if old := seg.swing(at, j, ref|t.store.stamp()); old >= refFirst {
 			w.replaced = append(w.replaced, old)
 		} else {
 			added++
@@ -140,7 +140,7 @@ func (t *Table) Delete(keys []uint64) (n int, err error) {
 		seg := b.lock(hash)
 		if at, j, ok := seg.mem.find(hash, key); ok {
 			if old := at.ref(j); old >= refFirst {
-				at.setRef(j, refDeleted)
+				at.setRef(j, deleted(t.store.history.period.Load()))
 				seg.live--
 				w.replaced = append(w.replaced, old)
 			}
