@@ -188,6 +188,7 @@ func (c *Client) LookupMany(ctx context.Context, keys []ObjectKey) ([]Object, er
 			if err != nil {
 				return nil, err
 			}
+			o.Placement.Shards = shardRailsFromPB(r.GetShards())
 			if want := keys[len(out)]; o.Generation != 0 && o.Key != want {
 				return nil, c.fail(op, pipeline.Nowhere, invalidf("key", "asked for %s, got %s", want, o.Key))
 			}

@@ -306,8 +306,12 @@ func (c *catalogService) LookupMany(_ context.Context, q *pb.LookupManyRequest) 
 	}
 	found, err := c.s.catalog.LookupMany(keys)
 	reply := &pb.LookupManyReply{}
-	for _, o := range found {
-		reply.Replies = append(reply.Replies, foundToPB(o))
+	for i := range found {
+		r := foundToPB(found[i])
+		if r.Found != nil {
+			r.Shards = c.s.shardRails(&found[i])
+		}
+		reply.Replies = append(reply.Replies, r)
 	}
 	return reply, err
 }

@@ -25,6 +25,7 @@ var _ CleanerCatalog = (*ctrl.Client)(nil)
 // and Delete take out stays listed as garbage until Forget.
 type Catalog interface {
 	Lookup(ctx context.Context, key Key) (o Object, found bool, err error)
+	LookupMany(ctx context.Context, keys []Key) ([]Object, error)
 	Begin(ctx context.Context, key Key) (generation uint64, err error)
 	Commit(ctx context.Context, o Object, expect uint64) (old Object, replaced bool, err error)
 	Delete(ctx context.Context, key Key, generation uint64) (old Object, found bool, err error)
@@ -37,7 +38,6 @@ type Catalog interface {
 // scrub.
 type CleanerCatalog interface {
 	Catalog
-	LookupMany(ctx context.Context, keys []Key) ([]Object, error)
 	Expire(ctx context.Context, most int) (n int, more bool, err error)
 	ForgetShard(ctx context.Context, key Key, generation uint64, shard int) error
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -145,6 +146,9 @@ func TestSessionDiscovery(t *testing.T) {
 		if sh.Shard != i || len(sh.Rails) != 2 || sh.Rails[0].Fabric != "fa" || sh.Rails[1].Fabric != "fb" || sh.Rails[0].GID == "" {
 			t.Errorf("%+v", sh)
 		}
+	}
+	if many, err := s.control.LookupMany(context.Background(), []Key{testKey, testKey}); err != nil || len(many) != 2 || !reflect.DeepEqual(many[1], o) {
+		t.Errorf("%v, %+v", err, many)
 	}
 	with := readBytes(t, s.Worker, testKey, data)
 	cfg := s.cfg

@@ -13,6 +13,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 
+	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
 )
 
@@ -137,6 +138,59 @@ func TestReadBatch(t *testing.T) {
 		}
 		x.idle()
 	}
+	// Two questions for all that is there, and one more for what is not.
+	x.catalog.calls = nil
+	for _, r := range x.w.ReadBatch(context.Background(), items, 0, ReadOptions{}) {
+		if r.Err == nil {
+			r.Buffer.Release()
+		}
+	}
+	if got := x.catalog.calls; !slices.Equal(got, []string{"lookupmany", "lookup", "lookupmany"}) {
+		t.Errorf("calls %v", got)
+	}
+	// One that is replaced while the batch is read is read anew; its neighbours are not.
+	changed, fresh := items[3].Key, randomBytes(99, 5*Align)
+	x.catalog.before = func(call string) error {
+		if call == "lookupmany" && x.net.counts["fetch"] > 0 {
+			x.catalog.mu.Lock()
+			x.catalog.before = nil
+			x.catalog.mu.Unlock()
+			x.mustPut(changed, fresh)
+		}
+		return nil
+	}
+	x.net.counts = map[string]int{}
+	for i, r := range x.w.ReadBatch(context.Background(), items, 0, ReadOptions{}) {
+		if i == 7 {
+			continue
+		}
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if i == 3 && (!bytes.Equal(r.Buffer.Bytes(), fresh) || r.Report.Attempts != 2 || !r.Report.Degraded || r.Report.Generation != 2) {
+			t.Errorf("%+v", r.Report)
+		}
+		if i != 3 && (r.Report.Attempts != 1 || r.Report.Degraded) {
+			t.Errorf("%+v", r.Report)
+		}
+		r.Buffer.Release()
+	}
+	x.idle()
+	// A catalog that does not answer is an error of each, and no buffer is lost.
+	x.catalog.before = func(call string) error {
+		if x.net.counts["fetch"] > 0 && strings.HasPrefix(call, "lookup") {
+			return ctrl.ErrClosed
+		}
+		return nil
+	}
+	x.net.counts = map[string]int{}
+	for i, r := range x.w.ReadBatch(context.Background(), items, 0, ReadOptions{}) {
+		if r.Err == nil || r.Buffer != nil {
+			t.Errorf("item %d: %+v", i, r)
+		}
+	}
+	x.catalog.before = nil
+	x.idle()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for i, r := range x.w.ReadBatch(ctx, items, 2, ReadOptions{}) {

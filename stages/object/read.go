@@ -19,6 +19,9 @@ type ReadOptions struct {
 	// Deadline, counted from the call on; 0: that of the limits. One of the context that is
 	// nearer counts.
 	Deadline time.Duration
+
+	found *Object // looked up already
+	later bool    // the caller looks again when it is read
 }
 
 // Range is a part of an object. Only whole stripes have checksums, so those that the
@@ -182,9 +185,14 @@ func (w *Worker) readCurrent(ctx context.Context, key Key, opt ReadOptions, to t
 
 func (w *Worker) readUntimed(ctx context.Context, key Key, opt ReadOptions, to target) (ground, *ReadReport, error) {
 	start := time.Now()
-	o, err := w.Lookup(ctx, key)
-	if err != nil {
-		return nil, nil, fail("read", err, nil)
+	var o Object
+	if opt.found != nil {
+		o = *opt.found
+	} else {
+		var err error
+		if o, err = w.Lookup(ctx, key); err != nil {
+			return nil, nil, fail("read", err, nil)
+		}
 	}
 	for attempt := 1; ; attempt++ {
 		buf, rep, err := w.readOnce(ctx, key, o, opt, to)
@@ -202,7 +210,7 @@ func (w *Worker) readUntimed(ctx context.Context, key Key, opt ReadOptions, to t
 		if lerr != nil {
 			return nil, nil, fail("read", fmt.Errorf("%w (after: %v)", lerr, err), nil)
 		}
-		if now.Handle == o.Handle && now.Placement.LayoutHash == o.Placement.LayoutHash {
+		if same(&now, &o) {
 			// The descriptor is current, so it is the shard that is wrong.
 			return nil, nil, fail("read", prefix(ErrLost, err), nil)
 		}
@@ -267,8 +275,10 @@ func (w *Worker) readOnce(ctx context.Context, key Key, o Object, opt ReadOption
 	if err := j.complete(); err != nil {
 		return nil, nil, err
 	}
-	if err := w.recheck(ctx, &o); err != nil {
-		return nil, nil, err
+	if !opt.later {
+		if err := w.recheck(ctx, &o); err != nil {
+			return nil, nil, err
+		}
 	}
 	// A cancel before this point wins; after it, it is too late.
 	if err := ctx.Err(); err != nil {
@@ -285,6 +295,11 @@ func (w *Worker) readOnce(ctx context.Context, key Key, o Object, opt ReadOption
 	return land, rep, nil
 }
 
+// same reports whether two descriptors are of one generation, laid out alike.
+func same(a, b *Object) bool {
+	return a.Handle == b.Handle && a.Placement.LayoutHash == b.Placement.LayoutHash
+}
+
 // recheck refuses what was replaced or removed while it was read.
 func (w *Worker) recheck(ctx context.Context, o *Object) error {
 	if !w.cfg.Limits.Recheck {
@@ -297,7 +312,7 @@ func (w *Worker) recheck(ctx context.Context, o *Object) error {
 	if err != nil {
 		return err
 	}
-	if now.Handle != o.Handle || now.Placement.LayoutHash != o.Placement.LayoutHash {
+	if !same(&now, o) {
 		return fmt.Errorf("%w: generation %d was replaced by %d while it was read", ErrStale, o.Generation, now.Generation)
 	}
 	return nil
