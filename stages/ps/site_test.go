@@ -55,6 +55,7 @@ type where struct {
 	open   func() verbs.Driver
 	device func(rail, host int) string // host 0, 1: shards; 2: client
 	rails  int
+	beat   time.Duration // of the control plane; 0: 20 ms
 }
 
 func wheres(tb testing.TB) []where {
@@ -68,13 +69,13 @@ func wheres(tb testing.TB) []where {
 				return "ibv:" + a
 			}
 			return "ibv:" + b
-		}, 1}}
+		}, 1, 0}}
 	}
 	return []where{
 		{"loop", func() verbs.Driver { return verbstest.NewLoop(verbstest.LoopOptions{Async: true}) },
-			func(r, host int) string { return fmt.Sprintf("loop:10.%d.0.%d", r, host+1) }, 2},
+			func(r, host int) string { return fmt.Sprintf("loop:10.%d.0.%d", r, host+1) }, 2, 0},
 		{"soft", func() verbs.Driver { return soft.New(soft.Options{}) },
-			func(r, host int) string { return fmt.Sprintf("soft:127.0.%d.%d", 50+r, host+1) }, 2},
+			func(r, host int) string { return fmt.Sprintf("soft:127.0.%d.%d", 50+r, host+1) }, 2, 0},
 	}
 }
 
@@ -122,7 +123,8 @@ func newSite(tb testing.TB, w where, change func(*deploy.Deployment)) *site {
 		ids = append(ids, dep.Shards[i].ID)
 	}
 	srv, err := ctrl.NewServer(ctrl.ServerConfig{Address: "127.0.0.1:0", Identity: s.identity(), Shards: ids,
-		Timing: ctrl.Timing{Heartbeat: 20 * time.Millisecond, Stale: 500 * time.Millisecond, Dead: 2 * time.Second, ClientLease: 5 * time.Second}})
+		Timing: ctrl.Timing{Heartbeat: max(w.beat, 20*time.Millisecond), Stale: max(3*w.beat, 500*time.Millisecond), Dead: max(9*w.beat, 2*time.Second),
+			ClientLease: max(10*w.beat, 5*time.Second)}})
 	if err != nil {
 		tb.Fatal(err)
 	}

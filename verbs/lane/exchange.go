@@ -29,7 +29,7 @@ type Exchange struct {
 	deadline  time.Time
 	ctx       *requestContext // kept for the next request if it can be
 	asked     bool            // for ctx, which is this request's then
-	open      []uint16 // cells of reads and writes that were not waited for
+	open      []uint16        // cells of reads and writes that were not waited for
 }
 
 func (x *Exchange) begin(seq uint32, malformed bool) {
