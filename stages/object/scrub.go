@@ -18,6 +18,7 @@ type ScrubOptions struct {
 	// all, as an empty catalog in the place of a lost one would.
 	Doubted bool
 	Quick   bool          // files and trailers only, not the data
+	Rate    uint64        // bytes of data that are read in a second at most, whole stripes at a time; 0: as fast as the disks
 	Grace   time.Duration // orphans that are younger may belong to a put under way; 0: SweepGrace
 }
 
@@ -104,6 +105,8 @@ type scrub struct {
 	rep     *ScrubReport
 	files   []map[string]*scrubFile // by directory; nil: it could not be listed
 	stripes *atomic.Uint64
+	began   time.Time // of reading data
+	read    uint64    // data, as the catalog says
 }
 
 // Scrub looks at every stripe that the catalog says is on this shard, and at every
@@ -219,6 +222,9 @@ func (x *scrub) object(ctx context.Context, o *Object) error {
 		if mine = true; ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if err := x.pace(ctx, st.Length); err != nil {
+			return err
+		}
 		x.rep.Stripes++
 		if d := x.stripe(o, st); d != nil {
 			found = append(found, *d)
@@ -243,6 +249,30 @@ func (x *scrub) object(ctx context.Context, o *Object) error {
 	room := max(scrubFindings-len(x.rep.Damage), 0)
 	x.rep.Damage = append(x.rep.Damage, found[:min(len(found), room)]...)
 	return nil
+}
+
+// pace waits until n bytes more may be read.
+func (x *scrub) pace(ctx context.Context, n uint64) error {
+	if x.opt.Rate == 0 || x.opt.Quick {
+		return nil
+	}
+	if x.began.IsZero() {
+		x.began = time.Now()
+	}
+	due := time.Duration(float64(x.read) / float64(x.opt.Rate) * float64(time.Second))
+	x.read += n
+	wait := due - time.Since(x.began)
+	if wait <= 0 {
+		return nil
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // stripe is what is wrong with a stripe, or nil.

@@ -33,6 +33,35 @@ func (x *world) scrub(shard int, opt ScrubOptions) *ScrubReport {
 // pathOf is where a stripe's file is.
 func (x *world) pathOf(s *Stripe) string { return filepath.Join(x.dirs[s.Shard][s.Dir], s.File) }
 
+// A scrub with a rate reads no faster, and one that waits can be stopped.
+func TestScrubRate(t *testing.T) {
+	x := newWorld(t, nil)
+	x.mustPut(testKey, randomBytes(1, 12*Align))
+	start := time.Now()
+	rep := x.scrub(0, ScrubOptions{Rate: 50 * Align})
+	// The last of its stripes begins when the others have had their time.
+	if least := time.Duration(rep.Stripes-1) * time.Second / 50; time.Since(start) < least || rep.Stripes != 6 || rep.Bytes != 6*Align || rep.Damaged != 0 {
+		t.Errorf("%v, at least %v: %+v", time.Since(start), least, rep)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var n atomic.Uint64
+	done := make(chan error, 1)
+	go func() {
+		_, err := x.stores[0].Scrub(ctx, x.catalog, ScrubOptions{Rate: 1}, &n) // a stripe takes more than an hour
+		done <- err
+	}()
+	waitFor(t, func() bool { return n.Load() == 1 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	// What reads no data need not wait.
+	if rep := x.scrub(0, ScrubOptions{Rate: 1, Quick: true}); rep.Stripes != 6 {
+		t.Errorf("%+v", rep)
+	}
+}
+
 // Each kind of damage is told with its place, once, at its shard, and nothing else.
 func TestScrubFindsDamage(t *testing.T) {
 	x := newWorld(t, nil)

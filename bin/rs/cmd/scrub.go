@@ -12,10 +12,13 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/launch"
 	"github.com/railstore/railstore/stages/object"
 )
+
+const flagRate = "rate"
 
 func (a *app) scrubCommand() *cli.Command {
 	return &cli.Command{
@@ -30,18 +33,24 @@ orphan. Objects that are put, replaced or removed meanwhile are no findings.
 whose time is over. Damage cannot be mended: there is one copy of a stripe. A file
 that no object has is kept for a day, because it may belong to a put under way.
 
+It reads beside whatever else the shards do; --rate leaves their disks to others.
+It reaches the shards whose processes are on this machine, which are those that
+rs up starts; one that is not there is told.
+
 The exit code is 4 when a stripe is damaged, and 3 when a shard did not answer.
 
 Examples:
    rs scrub
    rs scrub --fix
    rs scrub --shard 1 --quick
+   rs scrub --rate 100MB
    rs scrub --format json`,
 		Flags: []cli.Flag{
 			deploymentFlag(),
 			&cli.IntFlag{Name: flagShard, Value: -1, HideDefault: true, Usage: "only this shard, by its `ID`"},
 			&cli.BoolFlag{Name: "fix", Usage: "remove orphans and garbage"},
 			&cli.BoolFlag{Name: "quick", Usage: "look at the files and what they say of themselves, not at the data"},
+			&cli.StringFlag{Name: flagRate, Usage: "each shard reads at most so many `BYTES` a second, as in 100MB, a stripe at a time (default: as fast as its disks)"},
 			&cli.BoolFlag{Name: "doubted", Usage: "with --fix: also orphans of a shard of which the catalog knows nothing at all"},
 			&cli.DurationFlag{Name: "grace", HideDefault: true, Usage: "`AGE` from which an orphan is removed; no put may have been running for longer (default: 24h)"},
 		},
@@ -55,6 +64,7 @@ type scrubRequest struct {
 	Quick   bool          `json:"quick"`
 	Doubted bool          `json:"doubted"`
 	Grace   time.Duration `json:"grace_ns"`
+	Rate    uint64        `json:"bytes_per_second"` // 0: no limit
 }
 
 // scrubResult is the result in JSON.
@@ -82,6 +92,16 @@ func (a *app) scrub(ctx context.Context, c *cli.Command) error {
 	}
 	if req.Grace < 0 || c.IsSet("grace") && req.Grace == 0 {
 		return usagef("--grace %v: want a time above zero", req.Grace)
+	}
+	if c.IsSet(flagRate) {
+		n, err := deploy.ParseSize(c.String(flagRate))
+		if err != nil || n == 0 {
+			return usagef("--%s %s: want bytes a second, such as 100MB", flagRate, c.String(flagRate))
+		}
+		if req.Quick {
+			return usagef("%s: both --%s and --quick, which reads no data", c.FullName(), flagRate)
+		}
+		req.Rate = uint64(n)
 	}
 	r, err := f.Resolved()
 	if err != nil {
@@ -270,7 +290,7 @@ func objectCalls(store *object.Store, scrubber *object.Scrubber) map[string]func
 			if err := json.Unmarshal(body, &q); err != nil {
 				return nil, pipeline.Errorf(pipeline.LayerUsage, "scrub", pipeline.AtShard(store.Shard()), "request: %w", err)
 			}
-			id, err := scrubber.Start(object.ScrubOptions{Fix: q.Fix, Quick: q.Quick, Doubted: q.Doubted, Grace: q.Grace})
+			id, err := scrubber.Start(object.ScrubOptions{Fix: q.Fix, Quick: q.Quick, Doubted: q.Doubted, Grace: q.Grace, Rate: q.Rate})
 			if err != nil {
 				return nil, pipeline.Wrap(err, pipeline.LayerService, "scrub", pipeline.AtShard(store.Shard()))
 			}
