@@ -90,6 +90,7 @@ func Dial(ctx context.Context, scope *pipeline.Scope, in ClientInput) (*Client, 
 		}
 	}
 	in.Set.OnQPEvent(c.qpEvent)
+	in.Set.OnState(c.railState)
 	for _, k := range c.keepers {
 		c.wg.Go(func() { k.run(c.ctx) })
 	}
@@ -127,6 +128,7 @@ func (c *Client) connect(ctx context.Context, scope *pipeline.Scope, d *deploy.D
 func (c *Client) close() error {
 	c.closed.Do(func() {
 		c.Set.OnQPEvent(nil)
+		c.Set.OnState(nil)
 		c.halt()
 		c.wg.Wait()
 		var errs []error
@@ -147,6 +149,13 @@ func (c *Client) qpEvent(_ *rail.Rail, e verbs.AsyncEvent) {
 	}
 	for _, k := range c.keepers {
 		k.qpEvent(e)
+	}
+}
+
+// railState has the keepers look at lanes that failed of their rail's port.
+func (c *Client) railState(*rail.Rail) {
+	for _, k := range c.keepers {
+		k.wake()
 	}
 }
 

@@ -11,10 +11,11 @@ import (
 )
 
 // forger is a driver that turns the next completion of a QP into a bad one, so
-// that every status can be had.
+// that every status can be had, and reports events of devices on demand.
 type forger struct {
 	verbs.Driver
 	mu     sync.Mutex
+	events map[string]chan verbs.AsyncEvent // of open devices
 	qpn    uint32
 	status verbs.WCStatus
 }
@@ -30,13 +31,43 @@ func (f *forger) Open(name string) (verbs.DriverContext, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &forgedContext{c, f}, nil
+	events := make(chan verbs.AsyncEvent, 64)
+	f.mu.Lock()
+	if f.events == nil {
+		f.events = map[string]chan verbs.AsyncEvent{}
+	}
+	f.events[name] = events
+	f.mu.Unlock()
+	go func() {
+		for e := range c.Events() { // until the device is closed
+			events <- e
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.events[name] == events {
+			delete(f.events, name)
+		}
+		close(events)
+	}()
+	return &forgedContext{c, f, events}, nil
+}
+
+// tell reports events of a device.
+func (f *forger) tell(device string, types ...verbs.EventType) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range types {
+		f.events[device] <- verbs.AsyncEvent{Type: e, Port: 1}
+	}
 }
 
 type forgedContext struct {
 	verbs.DriverContext
-	f *forger
+	f      *forger
+	events chan verbs.AsyncEvent
 }
+
+func (c *forgedContext) Events() <-chan verbs.AsyncEvent { return c.events }
 
 func (c *forgedContext) CreateCQ(depth int) (verbs.DriverCQ, error) {
 	q, err := c.DriverContext.CreateCQ(depth)

@@ -217,6 +217,49 @@ func TestNotRebuildable(t *testing.T) {
 	}
 }
 
+// An error of this end is cured by a new QP where the port was down meanwhile, whichever
+// of both is told first; not before the port is up.
+func TestPortDownLocalError(t *testing.T) {
+	for _, first := range []string{"error", "port"} {
+		t.Run(first, func(t *testing.T) {
+			f := newFaulty(t, quickTouch, rebuildOf(func(r *deploy.Rebuild) { r.Sweep = deploy.Duration(time.Millisecond) }))
+			l := f.lane0()
+			broke := func() {
+				if err := held(func(f *faulty) { f.forger.forge(l.QPN(), verbs.WCLocQPOp) })(f); !errors.Is(err, verbs.WCLocQPOp) {
+					t.Fatalf("%v", err)
+				}
+			}
+			r, _ := f.set.Rail("a")
+			device := strings.TrimPrefix(r.Ctx.Name(), "loop:")
+			told := func(st rail.State) {
+				f.until("the rail", func() bool { now, _ := r.Health(); return now == st })
+			}
+			if first == "error" {
+				broke()
+			}
+			f.forger.tell(device, verbs.EventPortError)
+			told(rail.Down)
+			if first == "port" {
+				broke()
+			}
+			f.until("the event", func() bool { return len(f.named(EventRebuildSkipped)) > 0 })
+			if l.State() != lane.Dirty || l.Flags().Rebuildable {
+				t.Errorf("%v %+v while the port is down", l.State(), l.Flags())
+			}
+			f.forger.tell(device, verbs.EventPortActive)
+			f.until("the lane", func() bool { return l.State() == lane.Active && l.Flags().Epoch == 2 })
+			f.mustCall(0, "a")
+			// The port was up all the time since: what fails now is not the port's.
+			broke()
+			f.forger.tell(device, verbs.EventPortActive)
+			f.until("the event", func() bool { return len(f.named(EventRebuildSkipped)) > 1 })
+			if l.State() != lane.Dirty || l.Flags().Rebuildable {
+				t.Errorf("%v %+v without an outage of the port", l.State(), l.Flags())
+			}
+		})
+	}
+}
+
 // Capacity comes back without a call.
 func TestSweep(t *testing.T) {
 	s := newSite(t, newWorld(t, func(d *deploy.Deployment) { d.Rebuild.Sweep = deploy.Duration(10 * time.Millisecond) }))

@@ -70,7 +70,9 @@ type ward struct {
 	link   *rail.Link
 	ledger ledger
 	begun  time.Duration
-	sweep  time.Duration // when it is rebuilt without traffic; 0: not known to be dirty
+	// How often the rail had been down when the lane's QP was made.
+	outages uint64
+	sweep   time.Duration // when it is rebuilt without traffic; 0: not known to be dirty
 }
 
 // start of the clock of keepers.
@@ -248,6 +250,7 @@ func (k *keeper) release(cause error) {
 func (k *keeper) adopt(p *rail.Peer) error {
 	var wards []*ward
 	for _, l := range p.Links {
+		outages := l.Rail.Outages()
 		ln, err := lane.New(k.c.pollers.of(l), l.QP, memory(l), peerOf(l), k.c.cfg,
 			lane.Label{Shard: k.shard, Index: l.Index, Rail: l.Rail.Name(), Local: k.c.name, Remote: string(k.id)})
 		if err != nil {
@@ -256,7 +259,7 @@ func (k *keeper) adopt(p *rail.Peer) error {
 			}
 			return WrapError(err, pipeline.LayerConnect, "connect", pipeline.AtShard(k.shard))
 		}
-		wards = append(wards, &ward{lane: ln, link: l})
+		wards = append(wards, &ward{lane: ln, link: l, outages: outages})
 	}
 	for _, w := range wards {
 		k.pool.Add(w.lane)
@@ -340,7 +343,7 @@ func (k *keeper) rebuild(ctx context.Context, wanted bool) (next time.Duration) 
 		if allowed == 0 {
 			allowed = never
 		}
-		if w.lane.State() != lane.Dirty || !w.lane.Flags().Rebuildable {
+		if w.lane.State() != lane.Dirty || !w.lane.Flags().Rebuildable && !w.forgiven() {
 			continue
 		}
 		if w.sweep == 0 && k.pol.sweep > 0 {
@@ -375,6 +378,21 @@ func (k *keeper) rebuild(ctx context.Context, wanted bool) (next time.Duration) 
 	return next
 }
 
+// forgiven lets a lane be rebuilt that failed of an error of this end, which a new QP
+// does not cure, when the rail's port was down meanwhile and is not now: a device whose
+// link is gone may end its QPs with such an error.
+func (w *ward) forgiven() bool {
+	var e *lane.Error
+	if !errors.As(w.lane.Err(), &e) || e.Class != lane.ClassLocal || w.link.Rail.Outages() == w.outages {
+		return false
+	}
+	if st, _ := w.link.Rail.Health(); st != rail.Active {
+		return false
+	}
+	w.lane.Forgive()
+	return true
+}
+
 // exhaust gives a lane up for good.
 func (k *keeper) exhaust(ctx context.Context, w *ward) {
 	if ok, err := w.lane.BeginRebuild(); ok {
@@ -397,7 +415,7 @@ func (k *keeper) attempt(ctx context.Context, due []*ward) {
 		if !ok {
 			continue
 		}
-		w.begun = clock()
+		w.begun, w.outages = clock(), w.link.Rail.Outages()
 		k.mu.Lock()
 		w.ledger.begin(&k.pol, w.begun)
 		k.mu.Unlock()

@@ -45,6 +45,7 @@ type Set struct {
 
 	mu        sync.Mutex
 	onQPEvent func(*Rail, verbs.AsyncEvent)
+	onState   func(*Rail)
 
 	offers atomic.Uint64 // that this process made to shards: where the generations of the next begin
 }
@@ -135,8 +136,14 @@ func (s *Set) runEvents(ctx context.Context, r *Rail) {
 			if !ok {
 				return
 			}
+			was, _ := r.Health()
 			for _, say := range r.note(e) {
 				pipeline.Emit(ctx, say)
+			}
+			if f := s.stateHook(); f != nil {
+				if now, _ := r.Health(); now != was {
+					f(r)
+				}
 			}
 			if f := s.qpEventHook(); f != nil && (e.Type.OfQP() || e.Type == verbs.EventCQError) {
 				f(r, e)
@@ -158,6 +165,20 @@ func (s *Set) qpEventHook() func(*Rail, verbs.AsyncEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.onQPEvent
+}
+
+// OnState makes f hear when a rail goes down or is active again, on the goroutine that
+// reads the rail's events. It must not block; there is one f, the newest.
+func (s *Set) OnState(f func(r *Rail)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onState = f
+}
+
+func (s *Set) stateHook() func(*Rail) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.onState
 }
 
 // Rail finds a rail by name.

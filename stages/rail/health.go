@@ -23,6 +23,7 @@ type health struct {
 	state  State
 	reason string
 	lost   bool // for good: no event makes it active again
+	downs  uint64
 
 	address Address
 }
@@ -34,6 +35,9 @@ func (h *health) set(s State, reason string) (changed bool) {
 		return false
 	}
 	changed = h.state != s
+	if changed && s == Down {
+		h.downs++
+	}
 	h.state, h.reason = s, reason
 	return changed
 }
@@ -58,6 +62,13 @@ func (r *Rail) Health() (State, string) {
 	r.health.mu.Lock()
 	defer r.health.mu.Unlock()
 	return r.health.state, r.health.reason
+}
+
+// Outages is how often the rail has gone down.
+func (r *Rail) Outages() uint64 {
+	r.health.mu.Lock()
+	defer r.health.mu.Unlock()
+	return r.health.downs
 }
 
 // note takes one asynchronous event and gives what is to be said of it, the change

@@ -201,6 +201,16 @@ func (l *Lane) failEpoch(cause *Error, rebuildable bool, epoch uint32) {
 	l.wakeAll()
 }
 
+// Forgive lets a Dirty lane be rebuilt that may not be: its owner knows what it failed
+// of, and that a new QP cures it now.
+func (l *Lane) Forgive() {
+	l.failing.Lock()
+	defer l.failing.Unlock()
+	if l.State() == Dirty {
+		l.rebuildable.Store(true)
+	}
+}
+
 // FailFrom retires the lane for a reason that its owner found.
 func (l *Lane) FailFrom(layer Layer, err error, rebuildable bool) {
 	l.Fail(l.errorf(layer, "lane", err), rebuildable)
