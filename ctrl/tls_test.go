@@ -85,12 +85,23 @@ func (a *authority) files(name string, ca bool) *TLSFiles {
 
 func TestTLS(t *testing.T) {
 	ours, theirs := newAuthority(t), newAuthority(t)
-	try := func(addr string, f *TLSFiles) error {
-		ctx, cancel := context.WithTimeout(testContext(t), 500*time.Millisecond)
+	tryFor := func(d time.Duration, addr string, f *TLSFiles) error {
+		ctx, cancel := context.WithTimeout(testContext(t), d)
 		defer cancel()
 		c, err := Dial(ctx, addr, testIdentity, ClientOptions{TLS: f})
 		if err == nil {
 			err = errors.Join(c.Join(ctx, info("client/tls")), c.Leave(ctx, ""), c.Close())
+		}
+		return err
+	}
+	try := func(addr string, f *TLSFiles) error { return tryFor(time.Minute, addr, f) }
+	// refused gives the error of an attempt that lasts long enough to hear why the
+	// other end refuses, which a busy machine may need more than half a second for.
+	refused := func(addr string, f *TLSFiles, says func(error) bool) (err error) {
+		for d := 500 * time.Millisecond; d < 20*time.Second; d *= 3 {
+			if err = tryFor(d, addr, f); err == nil || says(err) {
+				break
+			}
 		}
 		return err
 	}
@@ -112,8 +123,10 @@ func TestTLS(t *testing.T) {
 		{"a foreign client", mutual.Addr(), &TLSFiles{CA: ours.file, Cert: theirs.files("x", false).Cert, Key: filepath.Join(theirs.dir, "x.key")}, ""},
 		{"no TLS", server.Addr(), nil, ""},
 	} {
-		err := try(c.addr, c.files)
 		var pe *pipeline.Error
+		err := refused(c.addr, c.files, func(err error) bool {
+			return errors.As(err, &pe) && strings.Contains(err.Error(), c.want) && strings.Contains(pe.Hint, "tls")
+		})
 		if !errors.As(err, &pe) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -124,7 +137,8 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	plain := startServer(t, ServerConfig{})
-	if err := try(plain.Addr(), &TLSFiles{CA: ours.file}); err == nil || !strings.Contains(err.Error(), "tls: ") {
+	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), "tls: ") }
+	if err := refused(plain.Addr(), &TLSFiles{CA: ours.file}, says); !says(err) {
 		t.Errorf("TLS to a server without: %v", err)
 	}
 	// With TLS every address may be bound.
