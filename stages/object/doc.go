@@ -54,7 +54,7 @@
 // that a shard's Janitor finds; what a commit replaced stays listed in the catalog
 // until its stripes are gone: each Janitor removes those of its shard, and every later
 // change tidies a little (Worker.Reclaim all of it). A stripe whose directory is full or
-// fails goes to another one of its shard.
+// fails goes to another one of its shard, or else to another shard.
 //
 // Owns: Store, Janitor, Scrubber, Slab, Service, LaneTransport, Session, Worker, Plan, Health, LeasedBuffer,
 // UserBuffer, Output, Environment, the stripe protocol, the form of handles, file names and stripe files.

@@ -1,9 +1,11 @@
 package object
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,7 +45,7 @@ type PutReport struct {
 	RemovedStripes int            `json:"removed_stripes"` // of the replaced generation
 	LeftStripes    int            `json:"left_stripes"`    // of it that could not be removed; they stay garbage
 	ReroutedBytes  uint64         `json:"rerouted_bytes"`
-	MovedStripes   int            `json:"moved_stripes"` // whose directory took none, so that another of the shard has them
+	MovedStripes   int            `json:"moved_stripes"` // whose directory took none, so that another one has them, if need be of another shard
 	Excluded       []string       `json:"excluded"`      // rails that it did without, and why
 	Rails          []RailSnapshot `json:"rails"`
 }
@@ -283,29 +285,84 @@ func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error 
 	j.begun[s.Index] = true
 	j.mu.Unlock()
 	var failed pathErrors
-	for n, at := range j.paths(s) {
-		err := j.storeInSome(ctx, at, s, ext, n == 0)
-		if err == nil {
-			if n > 0 {
-				j.mu.Lock()
-				j.rerouted += s.Length
-				j.mu.Unlock()
-			}
-			if j.opt.Progress != nil {
-				j.opt.Progress(s.Length)
+	planned := s.Shard
+	for _, shard := range j.shardsFor(s) {
+		// A shard that said no has kept nothing: until one says yes the stripe is nowhere.
+		s.Shard = shard
+		done, full, errs := j.storeAt(ctx, s, ext, shard != planned, &dirty)
+		if done {
+			if shard != planned {
+				pipeline.Emit(ctx, pipeline.Event{Event: "stripe_moved", Shard: &planned, Reason: cmp.Or(failed.Error(), "it has no room"), Fields: map[string]any{"stripe": s.Index, "to_shard": shard}})
 			}
 			return nil
 		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if failed = append(failed, errs...); !full {
+			break
+		}
+	}
+	return failed.err()
+}
+
+// shardsFor are the shards that may take a stripe: its own, and the others for when that
+// has no room or its disks fail. Those that are known to refuse come last.
+func (j *putJob) shardsFor(s *Stripe) []int {
+	nodes := slices.SortedFunc(slices.Values(j.w.cfg.Nodes), func(a, b Node) int { return a.Shard - b.Shard })
+	at := slices.IndexFunc(nodes, func(n Node) bool { return n.Shard == s.Shard })
+	var open, refusing []int
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range nodes {
+		n := nodes[(at+i)%len(nodes)]
+		out := 0
+		for dir := range n.Dirs {
+			if j.refusing[dirAt{n.Shard, dir}] {
+				out++
+			}
+		}
+		if out < n.Dirs {
+			open = append(open, n.Shard)
+		} else {
+			refusing = append(refusing, n.Shard)
+		}
+	}
+	return append(open, refusing...)
+}
+
+// storeAt stores a stripe at the shard that it names, over some path. full says that all
+// directories there refused it.
+func (j *putJob) storeAt(ctx context.Context, s *Stripe, ext *Extent, elsewhere bool, dirty *bool) (done, full bool, failed pathErrors) {
+	dir := s.Dir
+	full = true // so is one that nothing leads to
+	for n, at := range j.paths(s) {
+		err := j.storeInSome(ctx, at, s, ext, n == 0)
+		if err == nil {
+			j.mu.Lock()
+			if n > 0 {
+				j.rerouted += s.Length
+			}
+			if elsewhere || s.Dir != dir {
+				j.moved++
+			}
+			j.mu.Unlock()
+			if j.opt.Progress != nil {
+				j.opt.Progress(s.Length)
+			}
+			return true, false, nil
+		}
 		if errors.Is(err, ErrNotQuiet) {
-			dirty = true
+			*dirty = true
 			j.mu.Lock()
 			j.dirty[at] = true
 			j.mu.Unlock()
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return false, false, nil
 		}
 		c := classify(err)
+		full = n == 0 && refuses(err)
 		err = fail("put", err, &at)
 		failed = append(failed, err)
 		if c == classTransport {
@@ -315,8 +372,11 @@ func (j *putJob) storeStripe(ctx context.Context, s *Stripe, ext *Extent) error 
 			break
 		}
 	}
-	return failed.err()
+	return false, full, failed
 }
+
+// refuses reports whether a directory has not taken a stripe and may not take others.
+func refuses(err error) bool { return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrIO) }
 
 // storeInSome stores a stripe in its directory, or in the next one of the shard when
 // that is full or fails: the placement says where it went. What a shard refused it
@@ -335,8 +395,8 @@ func (j *putJob) storeInSome(ctx context.Context, at Path, s *Stripe, ext *Exten
 	var first error
 	for i := range dirs {
 		dir := planned
-		if i > 0 {
-			dir = (planned + i) % dirs
+		if choose {
+			dir = (planned + i) % dirs // it is another shard's, where the stripe's own was full
 		}
 		j.mu.Lock()
 		skip := j.refusing[dirAt{s.Shard, dir}] && i+1 < dirs
@@ -348,17 +408,12 @@ func (j *putJob) storeInSome(ctx context.Context, at Path, s *Stripe, ext *Exten
 		ref := refOf(&j.o, s)
 		err := j.storeOver(ctx, at, &ref, ext)
 		if err == nil {
-			if i > 0 {
-				j.mu.Lock()
-				j.moved++
-				j.mu.Unlock()
-			}
 			return nil
 		}
 		if first == nil {
 			first = err
 		}
-		if !errors.Is(err, ErrNoSpace) && !errors.Is(err, ErrIO) {
+		if !refuses(err) {
 			return err
 		}
 		j.mu.Lock()
@@ -378,7 +433,10 @@ func (j *putJob) storeInSome(ctx context.Context, at Path, s *Stripe, ext *Exten
 
 // paths are the ways to a stripe's shard, the planned one first.
 func (j *putJob) paths(s *Stripe) []Path {
-	out := []Path{{j.railOf[s.Index], s.Shard}}
+	var out []Path
+	if i := slices.IndexFunc(j.rails, func(r PlanRail) bool { return r.Name == j.railOf[s.Index] }); j.rails[i].reaches(s.Shard) {
+		out = append(out, Path{j.railOf[s.Index], s.Shard})
+	}
 	for i := range j.rails {
 		if j.rails[i].Name != j.railOf[s.Index] && j.rails[i].reaches(s.Shard) {
 			out = append(out, Path{j.rails[i].Name, s.Shard})

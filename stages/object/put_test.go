@@ -446,29 +446,83 @@ func TestPutRereadsWrongBytes(t *testing.T) {
 	x.reads(testKey, data)
 }
 
-func TestPutFullDirectory(t *testing.T) {
+// TestPutFullShard: what a shard has no room for goes to another one, and the placement
+// says so; when all are full the put fails with the room of each, and nothing is left.
+func TestPutFullShard(t *testing.T) {
 	x := newWorld(t, nil)
 	old := randomBytes(1, 2*Align)
 	x.mustPut(testKey, old)
+	all := false
 	x.script(func(o wireOp) *fault {
-		if o.op == "store" && o.at.Shard == 1 {
-			return &fault{err: fmt.Errorf("%w: /data/1: 0 bytes free", ErrNoSpace)}
+		if o.op == "store" && (all || o.at.Shard == 1) {
+			return &fault{err: fmt.Errorf("%w: /data/%d: %d bytes free", ErrNoSpace, o.at.Shard, 10+o.at.Shard)}
 		}
 		return nil
 	})
-	_, err := x.put(testKey, randomBytes(2, 6*Align), PutOptions{})
+	moved := Key{Namespace: "kv", Name: "moved"}
+	data := randomBytes(3, 20*Align)
+	rep := x.mustPut(moved, data)
+	if rep.MovedStripes != 10 || rep.ReroutedBytes != 0 {
+		t.Errorf("%+v", rep)
+	}
+	o, err := x.w.Lookup(context.Background(), moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range o.Placement.Stripes {
+		if s.Shard != 0 {
+			t.Errorf("stripe %d is on shard %d", s.Index, s.Shard)
+		}
+	}
+	if rep := x.reads(moved, data); rep.Degraded {
+		t.Errorf("%+v", rep)
+	}
+	if rep, err := x.w.Remove(context.Background(), moved); err != nil || rep.LeftStripes != 0 {
+		t.Errorf("%+v, %v", rep, err)
+	}
+	all = true
+	_, err = x.put(testKey, randomBytes(2, 6*Align), PutOptions{})
 	var pe *pipeline.Error
-	if !errors.Is(err, ErrNoSpace) || !errors.As(err, &pe) || pe.Layer != pipeline.LayerStorage || pe.Where.Shard != 1 || pe.Hint == "" {
+	if !errors.Is(err, ErrNoSpace) || !errors.As(err, &pe) || pe.Layer != pipeline.LayerStorage || pe.Hint == "" {
 		t.Fatalf("%v", err)
 	}
-	if strings.Count(err.Error(), "/data/1") != 1 {
-		t.Errorf("the cause is told more than once, or the other rail was tried: %v", err)
+	for _, want := range []string{"/data/0: 10 bytes free", "/data/1: 11 bytes free"} {
+		if strings.Count(err.Error(), want) != 1 {
+			t.Errorf("not told, told more than once, or the other rail was tried: %v", err)
+		}
 	}
 	if n := x.stripeFiles(); n != 2 {
 		t.Errorf("%d files", n)
 	}
 	x.script(nil)
 	x.reads(testKey, old)
+	x.idle()
+}
+
+// TestPutMovesOnlyWhatWasRefused: a stripe that a shard may have, since its answer was
+// lost, does not go to another one.
+func TestPutMovesOnlyWhatWasRefused(t *testing.T) {
+	x := newWorld(t, nil)
+	first := true
+	var mu sync.Mutex
+	x.script(func(o wireOp) *fault {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case o.op != "store" || o.at.Shard != 1:
+			return nil
+		case first:
+			first = false
+			return &fault{err: errWire}
+		}
+		return &fault{err: fmt.Errorf("%w: /data/1: 0 bytes free", ErrNoSpace)}
+	})
+	if _, err := x.put(testKey, randomBytes(2, Align*2), PutOptions{}); !errors.Is(err, ErrNoSpace) || !errors.Is(err, errWire) {
+		t.Errorf("%v", err)
+	}
+	if n := x.stripeFiles(); n != 0 {
+		t.Errorf("%d files", n)
+	}
 	x.idle()
 }
 

@@ -134,7 +134,7 @@ func (a *app) put(ctx context.Context, c *cli.Command) (err error) {
 		a.progress("degraded: %s", e)
 	}
 	if rep.MovedStripes > 0 {
-		a.progress("%d stripes went to another directory of their shard than planned; rs status shows which one is out or full", rep.MovedStripes)
+		a.progress("%d stripes went to another directory or shard than planned; rs status shows which directory is out or full", rep.MovedStripes)
 	}
 	if rep.LeftStripes > 0 {
 		a.progress("%d stripes of generation %d could not be removed yet; they are kept as garbage", rep.LeftStripes, rep.Replaced)
