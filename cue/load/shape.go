@@ -137,7 +137,7 @@ func (s *shape) reason(schema, raw cue.Value) (err error) {
 func (s *shape) refuse(path string, raw cue.Value, word string, why error) {
 	hint := ""
 	if str, err := raw.String(); err == nil {
-		if w := Nearest(str, choices(word)); w != "" {
+		if w := deploy.Nearest(str, choices(word)); w != "" {
 			hint = fmt.Sprintf("did you mean %q?", w)
 		}
 	}
@@ -252,7 +252,7 @@ func (s *shape) structure(path, pattern string, raw, schema cue.Value) ast.Expr 
 func (s *shape) unknown(path, pattern, name string, known []string) string {
 	at := join(path, name)
 	hint := ""
-	guess := Nearest(name, known)
+	guess := deploy.Nearest(name, known)
 	switch home := s.home[name]; {
 	case guess != "":
 		hint = fmt.Sprintf("did you mean %q?", guess)

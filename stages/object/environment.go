@@ -140,28 +140,25 @@ func (e *Environment) readRails(v string) error {
 }
 
 // ReadEnvironment reads the variables that begin with EnvPrefix, each NAME=VALUE as
-// os.Environ gives them. A name that there is not and a value that cannot be read are
-// errors: a worker that believes itself configured must be. All of them are told.
+// os.Environ gives them. A name that no part of RailStore knows and a value that cannot
+// be read are errors: a worker that believes itself configured must be. All of them are told.
 func ReadEnvironment(environ []string) (*Environment, error) {
 	e := &Environment{}
-	var errs []string
+	errs := deploy.UnknownVariables(environ)
 	for _, kv := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(kv, "=")
 		short, ours := strings.CutPrefix(name, EnvPrefix)
 		if !ours {
 			continue
 		}
-		known := false
 		for _, x := range envVariables {
-			if known = x.name == short; known {
-				if err := x.read(e, value); err != nil {
-					errs = append(errs, fmt.Sprintf("%s=%s: %v", name, value, err))
-				}
-				break
+			if x.name != short {
+				continue
 			}
-		}
-		if !known {
-			errs = append(errs, fmt.Sprintf("%s: there is no such variable", name))
+			if err := x.read(e, value); err != nil {
+				errs = append(errs, fmt.Sprintf("%s=%s: %v", name, value, err))
+			}
+			break
 		}
 	}
 	if len(errs) > 0 {

@@ -83,6 +83,20 @@ func TestEnvironmentRefuses(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
+	// What readers obey is what is listed for them, and no part of RailStore has another.
+	for _, name := range deploy.EnvNames(EnvPrefix) {
+		if _, err := ReadEnvironment([]string{name + "=?"}); err == nil {
+			t.Errorf("%s=? was taken", name)
+		}
+	}
+	for _, x := range envVariables {
+		if what := deploy.UnknownVariables([]string{EnvPrefix + x.name}); what != nil {
+			t.Error(what)
+		}
+	}
+	if _, err := ReadEnvironment([]string{"RS_MRHEDGE=1", "RS_STATE=/x", "RS_RDMA_RAILS=a"}); err == nil || !strings.Contains(err.Error(), "RS_MRHEDGE: there is no such variable; did you mean RS_MR_HEDGE?") || strings.Contains(err.Error(), "RS_STATE") {
+		t.Errorf("%v", err)
+	}
 	_, err := ReadEnvironment([]string{"RS_MR_HEDGE=maybe", "RS_MR_NONSENSE=1", "RS_MR_MIN_RAILS=x"})
 	for _, want := range []string{"RS_MR_HEDGE=maybe: want true or false", "RS_MR_NONSENSE: there is no such variable", "RS_MR_MIN_RAILS=x: want a whole number from 1 to 64"} {
 		if !strings.Contains(err.Error(), want) {

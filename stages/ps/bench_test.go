@@ -35,6 +35,7 @@ func BenchmarkGetOne(b *testing.B) {
 	for _, w := range wheres(b) {
 		for _, workers := range []int{0, 1} {
 			b.Run(fmt.Sprintf("provider=%s/getWorkers=%d", w.name, workers), func(b *testing.B) {
+				w.beat = time.Minute // heartbeats allocate
 				s := newSite(b, w, func(d *deploy.Deployment) {
 					oneShard(d)
 					d.Server.GetWorkers = workers
@@ -173,6 +174,7 @@ func BenchmarkGetRows(b *testing.B) {
 
 func benchRows(b *testing.B, w where, mode string, dim, depth int) {
 	const batch = 500
+	w.beat = time.Minute // heartbeats allocate
 	s := newSite(b, w, func(d *deploy.Deployment) {
 		oneShard(d)
 		d.Lanes.RequestBytes, d.Lanes.ResponseBytes, d.Lanes.QPs, d.Lanes.Slots = 64<<10, 512<<10, 4, 16

@@ -36,11 +36,11 @@ type Env struct {
 	Index, Clients int // 0 and 1 if not given
 }
 
-// family is the prefix of the variables that this reads: others of it are errors.
+// family is the prefix of the variables that this reads.
 const family = "RS_RDMA_"
 
-// ParseEnv reads environment variables ("NAME=value"). An unknown one of the family, one
-// that does not parse and one out of range are errors, all of them in one.
+// ParseEnv reads environment variables ("NAME=value"). One that no part of RailStore
+// knows, one that does not parse and one out of range are errors, all of them in one.
 func ParseEnv(environ []string) (Env, error) {
 	e := Env{GetWorkers: -1, Coroutines: -1, Clients: 1}
 	vars := map[string]string{}
@@ -119,14 +119,8 @@ func ParseEnv(environ []string) (Env, error) {
 		family + "CLIENT_INDEX":         number(&e.Index, 0, 1<<20),
 		family + "NUM_CLIENT_PROCESSES": number(&e.Clients, 1, 1<<20),
 	}
-	for name := range vars {
-		if known[name] == nil && strings.HasPrefix(name, family) {
-			hint := ""
-			if n := nearest(name, known); n != "" {
-				hint = "; " + n + " is one"
-			}
-			bad(name, "no such variable%s", hint)
-		}
+	for _, what := range deploy.UnknownVariables(environ) {
+		errs = append(errs, errors.New(what))
 	}
 	// What launchers of training jobs set is looked at only where ours is not given.
 	given := func(ours string, theirs ...string) {
@@ -159,17 +153,6 @@ func ParseEnv(environ []string) (Env, error) {
 		return e, pipeline.Wrap(errors.Join(errs...), pipeline.LayerConfig, "environment", pipeline.Nowhere)
 	}
 	return e, nil
-}
-
-// nearest is a known name that differs in its end only, or by a word.
-func nearest(name string, known map[string]func(string)) string {
-	best := ""
-	for k := range known {
-		if (strings.Contains(k, strings.TrimPrefix(name, family)) || strings.Contains(strings.ReplaceAll(name, "_RC_", "_"), strings.TrimPrefix(k, family))) && (best == "" || k < best) {
-			best = k
-		}
-	}
-	return best
 }
 
 // EnvConfig is what the environment does not say.

@@ -215,7 +215,7 @@ func warmCalls(t *testing.T, w where, workers int) {
 	s := newSite(t, w, func(d *deploy.Deployment) {
 		d.Server.GetWorkers = workers
 		d.Lanes.RequestBytes, d.Lanes.ResponseBytes = 16<<10, 16<<10 // 500 rows are several chunks
-		d.Health.TouchTimeout = deploy.Duration(20 * time.Second) // a loaded machine is no failure
+		d.Health.TouchTimeout = deploy.Duration(20 * time.Second)    // a loaded machine is no failure
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour) // a deadline is what callers have
 	defer cancel()

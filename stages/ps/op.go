@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -68,7 +69,15 @@ func (o *Op) Session(ctx context.Context) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	if limit := o.env.ControlTimeout; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %sCONTROL_PLANE_TIMEOUT_MS=%d", context.DeadlineExceeded, family, limit.Milliseconds()))
+		defer cancel()
+	}
 	s, err := OpenSession(ctx, sc)
+	if err != nil && ctx.Err() != nil {
+		err = errors.Join(context.Cause(ctx), err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/stages/table"
 )
 
@@ -43,8 +45,11 @@ func TestParseEnv(t *testing.T) {
 		"RS_RDMA_SLOTS_PER_QP=0":                "want a whole number from 1 to 1024",
 		"RS_RDMA_WAIT_TIMEOUT_MS=1s":            "want milliseconds",
 		"RS_RDMA_CONTROL_PLANE_PORT=70000":      "want a whole number from 1 to 65535",
-		"RS_RDMA_RC_SLOTS_PER_QP=4":             "no such variable; RS_RDMA_SLOTS_PER_QP is one",
+		"RS_RDMA_RC_SLOTS_PER_QP=4":             "no such variable; did you mean RS_RDMA_SLOTS_PER_QP?",
 		"RS_RDMA_GET_TRACE=1":                   "no such variable",
+		"RS_CONFG=/x":                           "did you mean RS_CONFIG?",
+		"RS_MR_HEGDE=true":                      "did you mean RS_MR_HEDGE?",
+		"RS_OTHER=1":                            "RS_OTHER: there is no such variable",
 		"RS_RDMA_CLIENT_INDEX=1":                "client 1 of 1",
 		"RANK=x":                                `RANK="x": want a whole number`,
 		"RS_RDMA_NUM_CLIENT_PROCESSES=-1":       "want a whole number from 1",
@@ -63,12 +68,46 @@ func TestParseEnv(t *testing.T) {
 			t.Errorf("%s: %v, want %q in it", env, err, want)
 		}
 	}
+	// Every variable that is listed for it is read.
+	for _, name := range deploy.EnvNames("RS_RDMA_") {
+		if _, err := ParseEnv([]string{"RS_CONFIG=/x", name + "=,"}); err == nil && !slices.Contains([]string{"RS_RDMA_NAMESPACE", "RS_RDMA_CONTROL_PLANE_HOST", "RS_RDMA_HOST"}, name) {
+			t.Errorf("%s=, was taken", name)
+		}
+	}
 	// All of them at once.
 	_, err = ParseEnv([]string{"RS_RDMA_A=1", "RS_RDMA_SLOTS_PER_QP=x"})
-	for _, want := range []string{"RS_CONFIG is not set", "RS_RDMA_A=", "RS_RDMA_SLOTS_PER_QP="} {
+	for _, want := range []string{"RS_CONFIG is not set", "RS_RDMA_A: there is no", "RS_RDMA_SLOTS_PER_QP="} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q in it", err, want)
 		}
+	}
+}
+
+// The time for the control plane bounds connecting, however long the caller would wait.
+func TestControlPlaneTimeoutBoundsConnecting(t *testing.T) {
+	s := newSite(t, wheres(t)[0], nil)
+	file := filepath.Join(t.TempDir(), "deployment.json")
+	if err := os.WriteFile(file, s.dep.Canonical(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	_, port, _ := net.SplitHostPort(silent.Addr().String())
+	o, err := FromEnv(EnvConfig{Environ: []string{"RS_CONFIG=" + file, "RS_RDMA_CONTROL_PLANE_HOST=127.0.0.1", "RS_RDMA_CONTROL_PLANE_PORT=" + port,
+		"RS_RDMA_HOST=c", "RS_RDMA_CONTROL_PLANE_TIMEOUT_MS=40"}, Drivers: s.drivers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t, time.Hour)
+	_, err = o.Session(ctx)
+	if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "RS_RDMA_CONTROL_PLANE_TIMEOUT_MS=40") {
+		t.Errorf("%v", err)
+	}
+	if err := o.Close(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

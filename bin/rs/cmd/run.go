@@ -8,7 +8,6 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/railstore/railstore/cue/deploy"
-	"github.com/railstore/railstore/cue/load"
 	"github.com/railstore/railstore/stages/launch"
 	"github.com/railstore/railstore/stages/object"
 )
@@ -119,7 +118,7 @@ func jobNamed(d *deploy.Deployment, name string) (*deploy.ReadJob, error) {
 	if len(names) == 0 {
 		return nil, e.withHint("it has no jobs; jobs: in the recipe describes them")
 	}
-	if near := load.Nearest(name, names); near != "" {
+	if near := deploy.Nearest(name, names); near != "" {
 		return nil, e.withHint("did you mean %s? It has %s", near, strings.Join(names, ", "))
 	}
 	return nil, e.withHint("it has %s", strings.Join(names, ", "))

@@ -1,4 +1,4 @@
-package load
+package deploy
 
 import "strings"
 
