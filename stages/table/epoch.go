@@ -22,6 +22,9 @@ type epochs struct {
 	now  atomic.Uint64          // from 1
 	pins atomic.Pointer[[]*Pin] // only ever grows
 	mu   sync.Mutex             // for growing it
+
+	waiting atomic.Int32 // callers of Unpinned
+	left    wakeUp       // of those that a pin was let go
 }
 
 // Pin keeps rows from being used again: what Locate gave under it, until Unpin.
@@ -95,6 +98,10 @@ func (e *epochs) more(had int) {
 func (p *Pin) release() {
 	if p.epoch.Swap(0) == 0 {
 		panic("table: Unpin of a pin that is not held")
+	}
+	// Who waits says so before it looks at the pins.
+	if e := &p.owner.epochs; e.waiting.Load() > 0 {
+		e.left.wake()
 	}
 }
 

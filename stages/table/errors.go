@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/railstore/railstore/pipeline"
 )
@@ -20,10 +21,37 @@ var (
 	ErrSaving = errors.New("another save to this path is under way")
 	// ErrReplaced: the table was cleared or loaded while it was saved.
 	ErrReplaced = errors.New("the table was cleared or loaded meanwhile")
+	// ErrNotPrepared: a commit of a save that is not there.
+	ErrNotPrepared = errors.New("it was not prepared here, or was given up")
+	// ErrOvertaken: another save took the name meanwhile.
+	ErrOvertaken = errors.New("the name belongs to another save meanwhile")
 	// ErrForgotten: what was deleted since the base of an incremental save was given up
 	// while it was saved.
 	ErrForgotten = errors.New("what has changed since its base was forgotten meanwhile, for want of memory or because of many other saves; save it again")
 )
+
+// DisagreeError is a name under which the shards have saves that do not belong together.
+type DisagreeError struct {
+	Name    string
+	Places  []string   // what the shards are called
+	Current []Snapshot // what each has; an ID of zeros: nothing
+}
+
+func (e *DisagreeError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "snapshot %s: its parts do not belong together:", e.Name)
+	for i, c := range e.Current {
+		if i > 0 {
+			b.WriteString(",")
+		}
+		if c.ID == (SaveID{}) {
+			fmt.Fprintf(&b, " %s has none", e.Places[i])
+			continue
+		}
+		fmt.Fprintf(&b, " %s has save %s of %s with tables %016x", e.Places[i], c.ID, c.Created.Format(time.RFC3339), c.Shape)
+	}
+	return b.String()
+}
 
 // BaseError is an incremental save whose base the store does not remember.
 type BaseError struct {
@@ -200,11 +228,14 @@ func fail(op string, err error) error {
 		}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		layer = pipeline.LayerWait
+	case errors.As(err, new(*DisagreeError)):
+		layer = pipeline.LayerIntegrity
+		hint = "bring the files of one save together, or load another snapshot; saving to this name again makes it whole"
 	case errors.As(err, new(*BaseError)):
 		layer = pipeline.LayerUsage
 		hint = "save all of it, without a base"
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrDropped), errors.Is(err, ErrNoTable), errors.Is(err, ErrSaving), errors.Is(err, ErrReplaced),
-		errors.Is(err, ErrForgotten):
+		errors.Is(err, ErrForgotten), errors.Is(err, ErrNotPrepared), errors.Is(err, ErrOvertaken):
 		layer = pipeline.LayerUsage
 	case errors.As(err, new(*ioError)):
 		layer = pipeline.LayerStorage
