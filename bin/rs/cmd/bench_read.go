@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/railstore/railstore/cue/deploy"
+	"github.com/railstore/railstore/stages/launch"
 	"github.com/railstore/railstore/stages/object"
 )
 
@@ -28,7 +33,8 @@ of the shards on this machine, and the rate of plain WRITEs (as in rs bench verb
 both ends in this process) of the same bytes on the first rail. --readers are reads
 at once in one process.
 
-Results go to a folder: raw.json, with every sample, and summary.md. A build with the
+Results go to a folder: raw.json, with every sample, and summary.md; after an
+interrupt what was measured until then, marked as partial. A build with the
 race detector or without optimization measures nothing; it can --check only.
 
 Examples:
@@ -131,24 +137,60 @@ func (a *app) benchRead(ctx context.Context, c *cli.Command) error {
 	if why := slowBuild(); why != "" && !q.check {
 		return usagef("this rs is %s: its times mean nothing", why).withHint("measure with a plain build (make build), or use --check")
 	}
-	b := &readBench{app: a, ask: q}
-	if err := b.run(ctx, c); err != nil {
-		return err
-	}
-	if q.check {
-		return b.printCheck()
-	}
-	if err := b.print(); err != nil {
-		return err
-	}
 	out := c.String("out")
 	if out == "" {
 		out = filepath.Join("results", "read-"+time.Now().UTC().Format("20060102-150405"))
 	}
-	if err := b.result.write(out); err != nil {
-		return atOp("bench", err)
+	if !q.check {
+		// Not after an hour of measuring.
+		if err := writableFolder(out); err != nil {
+			return atOp("bench", fmt.Errorf("--out %s: %w", out, err))
+		}
+	}
+	b := &readBench{app: a, ask: q}
+	err = b.run(ctx, c)
+	switch {
+	case q.check:
+		if err != nil {
+			return err
+		}
+		return b.printCheck()
+	case err != nil && !b.result.measured():
+		return err
+	case err != nil && !b.complete:
+		b.result.Partial = launch.FailureOf(err).String()
+		if cause := context.Cause(ctx); cause != nil {
+			b.result.Partial = cause.Error()
+		}
+	}
+	if perr := b.print(); perr != nil {
+		return errors.Join(err, perr)
+	}
+	if werr := b.result.write(out); werr != nil {
+		return errors.Join(err, atOp("bench", werr))
 	}
 	a.progress("results are in %s", out)
+	return err
+}
+
+// writableFolder reports why a folder, or what is to be made above it, cannot be written.
+// It changes nothing.
+func writableFolder(dir string) error {
+	at := filepath.Clean(dir)
+	st, err := os.Stat(at)
+	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(at) != at {
+		at = filepath.Dir(at)
+		st, err = os.Stat(at)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return &fs.PathError{Op: "mkdir", Path: at, Err: syscall.ENOTDIR}
+	}
+	if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
+		return &fs.PathError{Op: "write", Path: at, Err: err}
+	}
 	return nil
 }
 
@@ -179,6 +221,7 @@ func (b *readBench) run(ctx context.Context, c *cli.Command) (err error) {
 	}
 	defer func() { err = joinClose(err, done) }()
 	b.session, b.stripe = s, stripe
+	defer func() { b.result.LoadAfter = loadAverage() }()
 	if err := b.describe(ctx, r.Deployment); err != nil {
 		return err
 	}
@@ -201,7 +244,7 @@ func (b *readBench) run(ctx context.Context, c *cli.Command) (err error) {
 			return err
 		}
 	}
-	b.result.LoadAfter = loadAverage()
+	b.complete = true
 	return nil
 }
 

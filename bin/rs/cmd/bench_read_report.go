@@ -27,6 +27,7 @@ type readSetting struct {
 	LoadBefore   float64     `json:"load_before"`
 	LoadAfter    float64     `json:"load_after"`
 	Busy         bool        `json:"busy"`
+	Partial      string      `json:"partial,omitempty"` // why not all was measured that was asked for
 }
 
 type benchRail struct {
@@ -41,6 +42,17 @@ type readResult struct {
 	readSetting
 	Cases   []readCase   `json:"cases"`
 	Command *commandCase `json:"command,omitempty"`
+}
+
+// measured reports whether there is any sample.
+func (r *readResult) measured() bool { return len(r.Cases) > 0 || r.Command != nil }
+
+// partial is a line that says what the result lacks, or empty.
+func (s *readSetting) partial() string {
+	if s.Partial == "" {
+		return ""
+	}
+	return "PARTIAL: the run ended before all was measured (" + s.Partial + "). Cases are missing, and the last one may have fewer samples of some kinds.\n"
 }
 
 // readCase is one size with one number of readers.
@@ -92,6 +104,8 @@ type pairRatio struct {
 	Ratio float64 `json:"ratio"`
 	Least float64 `json:"least"`
 	Most  float64 `json:"most"`
+
+	Rounds int `json:"rounds"` // that have both
 }
 
 // commandCase are runs of the command rs read.
@@ -164,7 +178,7 @@ func (c *readCase) sum() {
 			}
 		}
 		if len(v) > 0 {
-			c.Ratios = append(c.Ratios, pairRatio{p[0], p[1], median(v), slices.Min(v), slices.Max(v)})
+			c.Ratios = append(c.Ratios, pairRatio{p[0], p[1], median(v), slices.Min(v), slices.Max(v), len(v)})
 		}
 	}
 }
@@ -214,7 +228,7 @@ func perGIB(s float64) string { return fmt.Sprintf("%.2f", s) }
 
 func (r *readResult) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s\n\n", r.scope(), r.conditions())
+	fmt.Fprintf(&b, "%s%s\n%s\n\n", r.partial(), r.scope(), r.conditions())
 	t := newTable("OBJECT", "READERS", "KIND", "SAMPLES", "MEDIAN", "LEAST", "MOST", "CPU s/GiB rs", "shards", "RSS rs", "shards")
 	t.rightAlign(2, 4, 8, 9)
 	for i := range r.Cases {
@@ -228,7 +242,7 @@ func (r *readResult) text() string {
 	for i := range r.Cases {
 		c := &r.Cases[i]
 		for _, p := range c.Ratios {
-			fmt.Fprintf(&b, "%s, %d at once: %s / %s = %.3f (median of %d rounds, %.3f to %.3f)\n", size(uint64(c.Bytes)), c.Readers, p.Of, p.To, p.Ratio, c.Kinds[0].Samples, p.Least, p.Most)
+			fmt.Fprintf(&b, "%s, %d at once: %s / %s = %.3f (median of %d rounds, %.3f to %.3f)\n", size(uint64(c.Bytes)), c.Readers, p.Of, p.To, p.Ratio, p.Rounds, p.Least, p.Most)
 		}
 		for _, k := range c.Kinds {
 			if k.Degraded > 0 {
@@ -251,7 +265,11 @@ func gbits(bytesPerSecond float64) string { return fmt.Sprintf("%.2f Gb/s", byte
 
 func (r *readResult) summary() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# rs bench read\n\n%s\n\n%s\n\n%s\n\n", r.Began.Format("2006-01-02 15:04:05 MST"), r.scope(), r.conditions())
+	fmt.Fprintf(&b, "# rs bench read\n\n%s\n\n", r.Began.Format("2006-01-02 15:04:05 MST"))
+	if p := r.partial(); p != "" {
+		fmt.Fprintf(&b, "%s\n", p)
+	}
+	fmt.Fprintf(&b, "%s\n\n%s\n\n", r.scope(), r.conditions())
 	b.WriteString("| object | readers | kind | samples | median Gb/s | least | most | rs CPU s/GiB | shards CPU s/GiB | rs RSS | shards RSS | degraded |\n")
 	b.WriteString("| --: | --: | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n")
 	for i := range r.Cases {

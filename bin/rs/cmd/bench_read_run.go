@@ -43,6 +43,8 @@ type readBench struct {
 	keys    []object.Key
 	spec    deploy.Rail // of the plain WRITE
 	result  readResult
+	// complete says that all that was asked for is measured.
+	complete bool
 }
 
 // benchTTL is how long the objects of a run that was killed stay.
@@ -130,6 +132,13 @@ func (b *readBench) measure(ctx context.Context, key object.Key, n int64, reader
 		kinds = append(kinds, kindWrite)
 	}
 	c := readCase{Bytes: n, Readers: readers}
+	// What was measured before a failure or an interrupt counts, too.
+	defer func() {
+		if len(c.Samples) > 0 {
+			c.sum()
+			b.result.Cases = append(b.result.Cases, c)
+		}
+	}()
 	if w != nil {
 		c.WriteBytes = b.message(n)
 	}
@@ -155,8 +164,6 @@ func (b *readBench) measure(ctx context.Context, key object.Key, n int64, reader
 			}
 		}
 	}
-	c.sum()
-	b.result.Cases = append(b.result.Cases, c)
 	return nil
 }
 
@@ -296,6 +303,12 @@ func (b *readBench) measureCommand(ctx context.Context, c *cli.Command, deployme
 	}
 	args := []string{"--state", st.Root, "--format", "json", "read", "--deployment", deployment, "--host", b.result.Host, key.String()}
 	res := &commandCase{Bytes: commandBytes}
+	defer func() {
+		if len(res.Samples) > 0 {
+			res.sum()
+			b.result.Command = res
+		}
+	}()
 	b.app.progress("run rs read of %s, %d times", size(commandBytes), b.ask.cli)
 	for n := range b.ask.cli + 1 {
 		var out, msg bytes.Buffer
@@ -320,8 +333,6 @@ func (b *readBench) measureCommand(ctx context.Context, c *cli.Command, deployme
 			res.Samples = append(res.Samples, commandSample{Seconds: took, ReadSeconds: rep.Seconds, Load: loadAverage()})
 		}
 	}
-	res.sum()
-	b.result.Command = res
 	return nil
 }
 
