@@ -3,6 +3,7 @@ package ps
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -84,6 +85,61 @@ func TestMemoryLimitIsReportedExactly(t *testing.T) {
 			if _, err := ss.Drop(ctx, name); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// A store that is full of rows that a gather keeps is not full: who changes rows waits for
+// the gather, as long as its caller waits.
+func TestFullStoreWaitsForGathers(t *testing.T) {
+	each(t, func(t *testing.T, w where) {
+		s := newSite(t, w, func(d *deploy.Deployment) {
+			oneShard(d)
+			d.Shards[0].Store.Memory = 8 << 20
+		})
+		ss := s.session(nil)
+		const dim = 200
+		tb := s.table(ss, table.Spec{Name: "t", Dim: dim})
+		ctx := within(t, 60*time.Second)
+		service := s.shard(0).service
+		local := service.Store().Table("t")
+		keys := seq(0, 200)
+		rows := rowsOf(keys, dim, 0)
+		fill := func() *table.Pin {
+			pin := service.Store().Pin("direct_sg")
+			full := new(table.LimitError)
+			for err := error(nil); !errors.As(err, &full); {
+				if err = local.Put(keys, rows); err != nil && !errors.As(err, &full) {
+					t.Fatal(err)
+				}
+			}
+			return pin
+		}
+		for name, change := range map[string]func(context.Context) error{
+			"put":    func(ctx context.Context) error { return tb.Put(ctx, keys, rows) },
+			"update": func(ctx context.Context) error { return tb.Update(ctx, keys, rows) },
+		} {
+			pin := fill()
+			before := service.Stats()
+			done := make(chan error, 1)
+			go func() { done <- change(ctx) }()
+			for st := before; st.Puts+st.Updates == before.Puts+before.Updates; st = service.Stats() {
+				runtime.Gosched()
+			}
+			for range 100 {
+				runtime.Gosched() // a chance to fail
+			}
+			pin.Unpin()
+			if err := <-done; err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			pin = fill()
+			short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+			if err := change(short); !errors.Is(err, ErrMemory) && !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s while rows are kept: %v", name, err)
+			}
+			cancel()
+			pin.Unpin()
 		}
 	})
 }

@@ -1,9 +1,11 @@
 package ps
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/railstore/railstore/stages/table"
 	"github.com/railstore/railstore/verbs"
@@ -219,12 +221,12 @@ func (s *Service) change(x exchange, w *work, rest []byte) (int, error) {
 		from = b.region.Bytes()[:rows]
 	}
 	rsp := response{keys: len(keys), count: len(keys), dim: r.dim}
-	applied, err := s.apply(x.Op(), t, r, keys, asFloats(from))
+	applied, err := s.apply(x, t, r, keys, asFloats(from))
 	if err != nil {
 		if t, err = s.again(r, t, err); err != nil {
 			return 0, err
 		}
-		if applied, err = s.apply(x.Op(), t, r, keys, asFloats(from)); err != nil {
+		if applied, err = s.apply(x, t, r, keys, asFloats(from)); err != nil {
 			return 0, err
 		}
 	}
@@ -236,16 +238,41 @@ func (s *Service) change(x exchange, w *work, rest []byte) (int, error) {
 	return rsp.put(x.Response()), nil
 }
 
-func (s *Service) apply(op uint16, t *table.Table, r *request, keys []uint64, rows []float32) (bool, error) {
-	if op == OpPut {
-		return true, t.Put(keys, rows)
+// apply changes the table. A store that is full only as long as rows that were replaced
+// are being gathered has room again when those gathers end: that is waited for.
+func (s *Service) apply(x exchange, t *table.Table, r *request, keys []uint64, rows []float32) (applied bool, err error) {
+	var full *table.LimitError
+	for last := false; ; {
+		if x.Op() == OpPut {
+			applied, err = true, t.Put(keys, rows)
+		} else {
+			var token table.Token
+			if r.sequence != 0 {
+				token = table.Token{Client: r.client, Sequence: r.sequence}
+			}
+			applied, err = t.Update(keys, rows, token)
+		}
+		if err == nil || last || !errors.As(err, &full) || full.Field != "rows" {
+			return applied, err
+		}
+		// Nothing was changed. Without anything to wait for the store is full, or somebody has
+		// just had the rows back: once more tells.
+		waited := false
+		if t.Retired() > 0 {
+			ctx, cancel := context.WithTimeout(x.Context(), pinPatience)
+			var over error
+			waited, over = s.cfg.Store.Unpinned(ctx)
+			cancel()
+			if over != nil {
+				return applied, err
+			}
+		}
+		last = !waited
 	}
-	var token table.Token
-	if r.sequence != 0 {
-		token = table.Token{Client: r.client, Sequence: r.sequence}
-	}
-	return t.Update(keys, rows, token)
 }
+
+// pinPatience is for callers that wait for ever.
+const pinPatience = 10 * time.Second
 
 // lookup is EXISTS and DELETE.
 func (s *Service) lookup(x exchange, w *work, rest []byte) (n int, err error) {

@@ -31,22 +31,22 @@ func (w *wakeUp) wake() {
 
 // Unpinned waits until everything that was replaced or deleted before the call may be
 // used again: until the pins that are held now, those of running calls among them, have
-// been let go. It ends with ctx.
-func (s *Store) Unpinned(ctx context.Context) error {
+// been let go. It tells whether there was anything to wait for, and ends with ctx.
+func (s *Store) Unpinned(ctx context.Context) (waited bool, _ error) {
 	e := &s.epochs
 	// What was retired has an epoch before this one.
 	until := e.now.Load()
 	e.waiting.Add(1)
 	defer e.waiting.Add(-1)
-	for {
+	for ; ; waited = true {
 		next := e.left.channel()
 		if e.oldest() >= until {
-			return nil
+			return waited, nil
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return true, context.Cause(ctx)
 		}
 	}
 }

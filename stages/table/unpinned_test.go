@@ -26,8 +26,8 @@ func TestUnpinned(t *testing.T) {
 		keys[i] = uint64(i)
 	}
 	rows := make([]float32, len(keys)*256)
-	if err := s.Unpinned(context.Background()); err != nil || tb.Retired() != 0 {
-		t.Errorf("without pins: %v, %d retired", err, tb.Retired())
+	if waited, err := s.Unpinned(context.Background()); err != nil || waited || tb.Retired() != 0 {
+		t.Errorf("without pins: %v, waited %v, %d retired", err, waited, tb.Retired())
 	}
 	pin, other := s.Pin("a reader"), s.Pin("another")
 	full := new(LimitError)
@@ -42,14 +42,18 @@ func TestUnpinned(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	why := errors.New("why")
 	cancel(why)
-	if err := s.Unpinned(ctx); err != why {
+	if _, err := s.Unpinned(ctx); err != why {
 		t.Errorf("a context that has ended: %v", err)
 	}
 	done := make(chan error)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		done <- s.Unpinned(ctx)
+		waited, err := s.Unpinned(ctx)
+		if !waited {
+			err = errors.New("it did not wait")
+		}
+		done <- err
 	}()
 	late := s.Pin("after it") // of rows that are there now: it keeps nobody
 	other.Unpin()
