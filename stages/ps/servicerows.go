@@ -241,7 +241,6 @@ func (s *Service) change(x exchange, w *work, rest []byte) (int, error) {
 // apply changes the table. A store that is full only as long as rows that were replaced
 // are being gathered has room again when those gathers end: that is waited for.
 func (s *Service) apply(x exchange, t *table.Table, r *request, keys []uint64, rows []float32) (applied bool, err error) {
-	var full *table.LimitError
 	for last := false; ; {
 		if x.Op() == OpPut {
 			applied, err = true, t.Put(keys, rows)
@@ -252,7 +251,7 @@ func (s *Service) apply(x exchange, t *table.Table, r *request, keys []uint64, r
 			}
 			applied, err = t.Update(keys, rows, token)
 		}
-		if err == nil || last || !errors.As(err, &full) || full.Field != "rows" {
+		if err == nil || last || !noRows(err) {
 			return applied, err
 		}
 		// Nothing was changed. Without anything to wait for the store is full, or somebody has
@@ -269,6 +268,11 @@ func (s *Service) apply(x exchange, t *table.Table, r *request, keys []uint64, r
 		}
 		last = !waited
 	}
+}
+
+func noRows(err error) bool {
+	full := new(table.LimitError)
+	return errors.As(err, &full) && full.Field == "rows"
 }
 
 // pinPatience is for callers that wait for ever.
