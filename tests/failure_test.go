@@ -170,6 +170,35 @@ func (o *outage) read(rails ...string) error {
 	return nil
 }
 
+// midway sends a process a signal in the middle of a read into a buffer. A read that
+// fails must leave that as it was.
+func (o *outage) midway(pid int, sig syscall.Signal) error {
+	o.t.Helper()
+	dst := bytes.Repeat([]byte{0x33}, len(o.want))
+	ctx, cancel := context.WithTimeout(o.ctx, 15*o.pace*time.Second)
+	defer cancel()
+	sent := make(chan error, 1)
+	var once sync.Once
+	_, _, err := o.session.ReadInto(ctx, outageKey, dst, object.ReadOptions{Progress: func(uint64) {
+		once.Do(func() { sent <- syscall.Kill(pid, sig) })
+	}})
+	select {
+	case e := <-sent:
+		if e != nil {
+			o.t.Fatal(e)
+		}
+	default:
+		o.t.Fatalf("the read ended before its first stripe: %v", err)
+	}
+	switch {
+	case err == nil && !bytes.Equal(dst, o.want):
+		o.t.Fatal("other bytes came back than were stored")
+	case err != nil && bytes.Count(dst, []byte{0x33}) != len(dst):
+		o.t.Fatalf("a read that failed touched its destination: %v", err)
+	}
+	return err
+}
+
 // heals reads until that works again over each rail, and gives the time that it
 // took.
 func (o *outage) heals(most time.Duration) time.Duration {
@@ -247,9 +276,9 @@ func TestShardKilledAndRestarted(t *testing.T) {
 		rounds = 1
 	}
 	for round := range rounds {
-		o.signal(o.pid(1), syscall.SIGKILL)
+		pid := o.pid(1)
 		began := time.Now()
-		var err error
+		err := o.midway(pid, syscall.SIGKILL)
 		for err == nil && time.Since(began) < 10*o.pace*time.Second {
 			err = o.read()
 		}
@@ -279,10 +308,12 @@ func TestShardStoppedAndContinued(t *testing.T) {
 		}
 		c.pause *= o.pace
 		pid := o.pid(1)
-		o.signal(pid, syscall.SIGSTOP)
 		resume := time.AfterFunc(c.pause, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-		failed := 0
-		for began := time.Now(); time.Since(began) < c.pause; {
+		failed, began := 0, time.Now()
+		if o.midway(pid, syscall.SIGSTOP) != nil {
+			failed++
+		}
+		for time.Since(began) < c.pause {
 			if o.read() != nil {
 				failed++
 			}
@@ -358,7 +389,7 @@ func TestWire(t *testing.T) {
 	}
 	o := newOutage(t, "")
 	dev := os.Getenv("RS_TEST_NETDEV") // of the shards' rail a
-	mend := os.Getenv("RS_TEST_NETDEV_MEND")
+	mend := os.Getenv("RS_TEST_NETDEV_MEND") + " " + dev
 	for _, c := range []struct{ name, cut, mend string }{
 		{"loss", "tc qdisc replace dev " + dev + " root netem loss 1%", "tc qdisc del dev " + dev + " root"},
 		{"cable", "tc qdisc replace dev " + dev + " root netem loss 100%", "tc qdisc del dev " + dev + " root"},

@@ -34,6 +34,8 @@ var binaries = []testBinary{
 	{"gc", "verbs/ibv", "GOGC=1 GODEBUG=cgocheck=1 RS_TEST_IBV=rxe0,rxe2", "^TestConformance$/^RoCEv2-IPv4$/^(data|completion|traffic)$"},
 	{"lane", "verbs/lane", "RS_TEST_IBV=rxe0,rxe2", "^(TestBulk|TestCallEchoes|TestTickets|TestRequestsNeverMix|TestHandlerPanics|TestCloseWhileBusy|TestDetectionTimes)$"},
 	{"ps", "stages/ps", "RS_TEST_IBV=rxe0,rxe2", "^(TestRowsComeBackExact|TestDuplicatesOverChunks|TestExistsDeleteClear|TestGatheredRowsAreWhole|TestSaveLoadRestart)$"},
+	{"read", "stages/object", "RS_TEST_IBV_RAILS=rxe0,rxe1,rxe2,rxe3 RS_TEST_NETDEV_MEND='bash /tmp/job/mend.sh'",
+		"^TestMatrix(Halves|LinkDownAndUp|BothLinksDown|OldGeneration|Checksum|DamagedFile|Noise|Cancel|SecondRailLate|UncertainCompletion|ControlTimeout|Slab|LateWrite)$"},
 	{"inside", "tests/rxe", "", "^TestInside"},
 	{"far", "tests/rxe", inNamespaceFar, "^TestFar"},
 	{"outage", "tests", "RS_TEST_IBV_RAILS=rxe0,rxe1,rxe2,rxe3 RS_TEST_NETDEV=rb0 RS_TEST_NETDEV_MEND='bash /tmp/job/mend.sh'",

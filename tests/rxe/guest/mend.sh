@@ -1,11 +1,25 @@
-# Takes the shards' end of rail 0 up again and gives it back what it lost when it
-# was taken down: IPv6 addresses, routes and neighbours; see topology.sh.
+# Takes one end of a rail up again and gives both what they lost when it was taken down:
+# IPv6 addresses, routes and neighbours; see topology.sh.
+#
+#   mend.sh ra0|rb0|ra1|rb1
 set -e
-ip link set rb0 up
-ip -6 addr replace fd10::2/64 dev rb0 noprefixroute nodad
-ip neigh replace 10.10.0.1 lladdr 02:00:00:00:10:01 dev rb0 nud permanent
-ip neigh replace fd10::1 lladdr 02:00:00:00:10:01 dev rb0 nud permanent
-ip route replace 10.10.0.1 dev rb0 src 10.10.0.2 table 101
-ip -6 route replace fd10::1 dev rb0 src fd10::2 table 101
-ip route replace 10.10.0.2 dev ra0 src 10.10.0.1 table 100
-ip -6 route replace fd10::2 dev ra0 src fd10::1 table 100
+case $1 in
+*0) n=10 t=100 ;;
+*1) n=20 t=110 ;;
+esac
+a=ra${1: -1} b=rb${1: -1}
+ip link set "$1" up
+ip -6 -batch - <<END
+addr replace fd$n::1/64 dev $a noprefixroute nodad
+addr replace fd$n::2/64 dev $b noprefixroute nodad
+neigh replace fd$n::2 lladdr 02:00:00:00:$n:02 dev $a nud permanent
+neigh replace fd$n::1 lladdr 02:00:00:00:$n:01 dev $b nud permanent
+route replace fd$n::2 dev $a src fd$n::1 table $t
+route replace fd$n::1 dev $b src fd$n::2 table $((t + 1))
+END
+ip -4 -batch - <<END
+neigh replace 10.$n.0.2 lladdr 02:00:00:00:$n:02 dev $a nud permanent
+neigh replace 10.$n.0.1 lladdr 02:00:00:00:$n:01 dev $b nud permanent
+route replace 10.$n.0.2 dev $a src 10.$n.0.1 table $t
+route replace 10.$n.0.1 dev $b src 10.$n.0.2 table $((t + 1))
+END
