@@ -6,11 +6,13 @@ RS := ./rs
 # One slow machine is the yardstick: a test run that takes longer hangs.
 TIMEOUT ?= 20m
 BENCHTIME ?= 1s
+# Where make librs puts the C library.
+DIST ?= dist
 
 # Packages whose tests need neither root nor QEMU.
 PACKAGES = $$($(GO) list ./... | grep -v '/tests/rxe$$')
 
-.PHONY: all help build test test-rxe bench-rxe race nocgo check lint generate generated demo bench fuzz clean
+.PHONY: all help build librs test test-rxe bench-rxe race nocgo check lint generate generated demo bench fuzz clean
 
 all: build
 
@@ -19,6 +21,18 @@ help: ## what there is to make
 
 build: ## ./rs, the command
 	$(GO) build -o $(RS) ./bin/rs
+
+# The version script comes from here: cgo does not let a package ask for one, and without it
+# Go's own symbols would show, too. cgo's header is for nobody: railstore.h is the interface.
+librs: ## $(DIST)/librailstore.so, the C library, with its header and its Python package
+	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -o $(DIST)/librailstore.so \
+	  -ldflags "-extldflags=-Wl,--version-script=$(CURDIR)/bin/librs/railstore.map,-soname,librailstore.so.1" ./bin/librs
+	rm -f $(DIST)/librailstore.h
+	ln -sf librailstore.so $(DIST)/librailstore.so.1
+	cp bin/librs/railstore.h $(DIST)/
+	mkdir -p $(DIST)/python/railstore
+	cp bin/librs/python/railstore/*.py bin/librs/python/railstore/py.typed $(DIST)/python/railstore/
+	ln -f $(DIST)/librailstore.so $(DIST)/python/railstore/
 
 test: ## every test that needs neither root nor QEMU
 	$(GO) test -timeout $(TIMEOUT) $(PACKAGES)

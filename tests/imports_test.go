@@ -61,6 +61,8 @@ var layers = map[string][]string{
 	"bin/rs/cmd": {"bin/provider", "bin/exit", "cue/deploy", "cue/load", "pipeline", "verbs", "verbs/soft", "verbs/fabric", "verbs/lane", "verbs/perf",
 		"ctrl", "stages/rail", "stages/lanes", "stages/object", "stages/ps", "stages/table", "stages/vectors", "stages/launch"},
 	"bin/rs": {"bin/rs/cmd"},
+	"bin/librs": {"bin/provider", "bin/exit", "cue/deploy", "cue/load", "pipeline", "ctrl", "stages/lanes", "stages/object", "stages/ps",
+		"stages/launch"},
 
 	// Level 5.
 	"tests":     {"bin/rs/cmd"},
@@ -73,7 +75,7 @@ var testOnly = []string{"verbs/verbstest", "verbs/fabric/fabrictest"}
 // Direct imports from outside the module that only the named packages may have.
 var fenced = map[string][]string{
 	"cuelang.org/go":         {"cue/load", "schemas"},
-	"C":                      {"verbs/ibv"},
+	"C":                      {"verbs/ibv", "bin/librs"},
 	"google.golang.org/grpc": {"ctrl", "ctrl/internal/pb"},
 	"github.com/urfave/cli":  {"bin/rs/cmd"},
 	"github.com/jedib0t":     {"bin/rs/cmd"},
