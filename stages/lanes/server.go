@@ -21,6 +21,7 @@ type Server struct {
 	shard    int
 	cfg      lane.Config
 	acceptor *lane.Acceptor
+	gone     func(node string)
 	pollers  pollers
 	listener atomic.Pointer[rail.Listener]
 
@@ -39,12 +40,15 @@ type ServerInput struct {
 	// Sort and Pools, if set, give requests to others; see lane.AcceptorConfig.
 	Sort  func(op, flags uint16) int
 	Pools []int
+	// Gone, if set, hears of every client that has left or whose lease has ended, when
+	// nothing of it is being served any more. Its node is the Remote of its lanes' labels.
+	Gone func(node string)
 }
 
 // Serve starts to take clients. The scope closes it: no new clients, lanes
 // closed, pollers ended.
 func Serve(ctx context.Context, scope *pipeline.Scope, in ServerInput) *Server {
-	s := &Server{set: in.Set, shard: in.Shard, cfg: in.Config, pollers: startPollers(in.Set, in.Config, in.Set.Deployment.Server.CoroutinesPerThread),
+	s := &Server{set: in.Set, shard: in.Shard, cfg: in.Config, gone: in.Gone, pollers: startPollers(in.Set, in.Config, in.Set.Deployment.Server.CoroutinesPerThread),
 		acceptor: lane.NewAcceptor(in.Handler, lane.AcceptorConfig{Workers: in.Workers, Sort: in.Sort, Pools: in.Pools, Counters: in.Config.Counters}),
 		lanes:    map[*rail.Peer][]*lane.ServerLane{}}
 	sink := in.Config.Events
@@ -204,6 +208,9 @@ func (s *Server) Drop(p *rail.Peer, _ string) {
 	delete(s.lanes, p)
 	s.mu.Unlock()
 	_ = closeAll(ls) // what could not be destroyed is not given back by the peer's Close
+	if p.Gone && s.gone != nil {
+		s.gone(string(p.Node))
+	}
 }
 
 // Stopped is closed when the control plane tells the shard to stop.

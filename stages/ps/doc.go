@@ -53,7 +53,7 @@
 // client those of calls to all shards at once, which are waited for. Requests are served
 // on the goroutines of the lanes' poller and acceptor.
 // Locks: Op.connecting is held while a session is opened and closed. Client.mu (free
-// batches, tables), Staging.mu, Service.mu, Op.mu, Slabs.mu and fence.mu are leaves, but
+// batches, tables), Staging.mu, Service.mu, Op.mu, Slabs.mu, owners.mu and fence.mu are leaves, but
 // for Service.mu, under which the store's own lock of its tables is taken; none is held
 // over a call of a lane. Slabs.mu is taken under the table store's lock.
 package ps

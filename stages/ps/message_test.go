@@ -99,6 +99,7 @@ type fakeExchange struct {
 func (x *fakeExchange) Context() context.Context { return context.Background() }
 func (x *fakeExchange) Op() uint16               { return x.op }
 func (x *fakeExchange) Rail() string             { return "a" }
+func (x *fakeExchange) Node() string             { return "client/x" }
 func (x *fakeExchange) Payload() []byte          { return x.payload }
 func (x *fakeExchange) Response() []byte         { return x.response }
 func (x *fakeExchange) Read(context.Context, []verbs.SGE, verbs.RemoteRegion) error {

@@ -38,6 +38,7 @@ type Service struct {
 	count serviceCounters
 	fence fence
 
+	owners owners
 	mu     sync.Mutex
 	tables atomic.Pointer[map[string]*table.Table] // what requests named; may have dropped ones
 	free   []*work
@@ -141,6 +142,7 @@ type exchange interface {
 	Context() context.Context // ends when nobody waits for the answer any more
 	Op() uint16
 	Rail() string
+	Node() string // whose request it is
 	Payload() []byte
 	Response() []byte
 	Read(ctx context.Context, dst []verbs.SGE, src verbs.RemoteRegion) error
@@ -152,6 +154,7 @@ type exchange interface {
 type laneExchange struct{ *lane.Exchange }
 
 func (x laneExchange) Rail() string { return x.Label().Rail }
+func (x laneExchange) Node() string { return x.Label().Remote }
 
 // Serve answers one request of a client.
 func (s *Service) Serve(x *lane.Exchange) { s.serve(laneExchange{x}) }

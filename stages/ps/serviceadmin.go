@@ -82,6 +82,7 @@ func (s *Service) admin(x exchange, w *work, rest []byte) (int, error) {
 		}
 		return rsp.put(out), nil
 	case OpForget:
+		s.owners.forget(r.client)
 		if s.cfg.Store.Forget(r.client) {
 			rsp.count = 1
 		}

@@ -250,6 +250,9 @@ func (s *Service) apply(x exchange, t *table.Table, r *request, keys []uint64, r
 				token = table.Token{Client: r.client, Sequence: r.sequence}
 			}
 			applied, err = t.Update(keys, rows, token)
+			if err == nil && token != (table.Token{}) {
+				s.owners.note(token.Client, x.Node())
+			}
 		}
 		if err == nil || last || !noRows(err) {
 			return applied, err

@@ -180,7 +180,7 @@ func (s *site) serve(id int, folder string) *siteShard {
 	router.Handle(Family, sh.service)
 	sort, pools := Sort(s.dep.Server.GetWorkers)
 	lanes.Serve(ctx, sh.scope, lanes.ServerInput{Set: set, Control: c, Shard: id, Config: lc, Handler: router, Workers: s.dep.Server.StorageWorkers,
-		Sort: sort, Pools: pools})
+		Sort: sort, Pools: pools, Gone: sh.service.ClientGone})
 	must(c.SetState(ctx, ctrl.StateServing, ""))
 	s.mu.Lock()
 	s.shards[id] = sh

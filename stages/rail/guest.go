@@ -53,6 +53,7 @@ func (g *guest) run() {
 			return
 		}
 		if m.gone != nil && g.peer != nil && m.gone.Incarnation == g.incarnation {
+			g.peer.Gone = true
 			g.drop(m.gone.Reason)
 		}
 		if m.offer != nil {

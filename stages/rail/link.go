@@ -38,6 +38,10 @@ type Peer struct {
 	Node  ctrl.NodeID
 	Links []*Link
 
+	// Gone is set before a Handler's Drop when the control plane says that the peer has
+	// left or that its lease has ended.
+	Gone bool
+
 	set    *Set
 	closed sync.Once
 	err    error

@@ -8,8 +8,9 @@ import "sync"
 //
 // Of each client the last Config.TokenWindow numbers are remembered, counted from the
 // highest; an older one is a *TokenError, because nobody knows any more whether it was
-// applied. Clients are remembered until Forget; one more than Config.Clients is a
-// *LimitError. Nothing is forgotten silently. Snapshots have no tokens.
+// applied. Clients are remembered until Forget or Expire; one more than Config.Clients is
+// a *LimitError. Of an expired one its highest number is kept: a late batch of it is a
+// *TokenError, and not applied twice. Snapshots have no tokens.
 type Token struct {
 	Client   uint64
 	Sequence uint64
@@ -29,11 +30,19 @@ type clients struct {
 	window uint64
 	most   int
 	byID   map[uint64]*client
+
+	expired map[uint64]uint64 // the highest number of those that expired
+	order   []uint64          // of their expiry, round
+	first   int               // of order
 }
+
+// keepExpired is how many of them are kept: those that expired last.
+const keepExpired = 1 << 16
 
 // client is the window of one client: of sequence q, seen[q%window].
 type client struct {
 	highest uint64
+	base    uint64 // of numbers up to it nothing is known
 	seen    []uint32
 }
 
@@ -43,6 +52,7 @@ func (c *clients) open(most, window int) {
 	for c.window = 1; c.window < uint64(window); c.window *= 2 {
 	}
 	c.byID = make(map[uint64]*client)
+	c.expired = make(map[uint64]uint64)
 }
 
 // begin asks for the right to apply the batch of a token, from position from on. done
@@ -57,11 +67,15 @@ func (c *clients) begin(t Token) (from int, done bool, err error) {
 			if len(c.byID) >= c.most {
 				return 0, false, &LimitError{Field: "clients", Need: 1, Used: int64(len(c.byID)), Limit: int64(c.most)}
 			}
-			cl = &client{seen: make([]uint32, c.window)}
+			base := c.expired[t.Client]
+			if base > 0 && t.Sequence <= base {
+				return 0, false, &TokenError{Token: t, Oldest: base + 1}
+			}
+			cl = &client{highest: base, base: base, seen: make([]uint32, c.window)}
 			c.byID[t.Client] = cl
 		}
-		if oldest := cl.oldest(c.window); t.Sequence < oldest {
-			return 0, false, &TokenError{Token: t, Oldest: oldest}
+		if cl.unknown(t.Sequence, c.window) {
+			return 0, false, &TokenError{Token: t, Oldest: max(cl.oldest(c.window), cl.base+1)}
 		}
 		// Sequences that were left out are new: what their places remember is older than
 		// the window.
@@ -99,13 +113,18 @@ func (cl *client) oldest(window uint64) uint64 {
 	return cl.highest - window + 1
 }
 
+// unknown reports whether nothing is known of a sequence any more.
+func (cl *client) unknown(sequence, window uint64) bool {
+	return sequence < cl.oldest(window) || cl.base > 0 && sequence <= cl.base
+}
+
 // end tells how the batch of a token ended: whole, or with applied positions of it.
 func (c *clients) end(t Token, whole bool, applied int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended.Broadcast()
 	cl, ok := c.byID[t.Client]
-	if !ok || t.Sequence < cl.oldest(c.window) {
+	if !ok || cl.unknown(t.Sequence, c.window) {
 		return // forgotten meanwhile
 	}
 	at := &cl.seen[t.Sequence&(c.window-1)]
@@ -128,4 +147,28 @@ func (s *Store) Forget(client uint64) bool {
 	_, ok := c.byID[client]
 	delete(c.byID, client)
 	return ok
+}
+
+// Expire gives back what is remembered of a client that seems to have ended without a
+// word: its window, but for the highest number. Should it live and send one of those
+// numbers again, it learns that nobody knows whether that one was applied.
+func (s *Store) Expire(client uint64) {
+	c := &s.clients
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cl, ok := c.byID[client]
+	if !ok {
+		return
+	}
+	delete(c.byID, client)
+	if _, again := c.expired[client]; !again {
+		if len(c.order) < keepExpired {
+			c.order = append(c.order, client)
+		} else {
+			delete(c.expired, c.order[c.first])
+			c.order[c.first] = client
+			c.first = (c.first + 1) % keepExpired
+		}
+	}
+	c.expired[client] = cl.highest
 }

@@ -89,3 +89,63 @@ func TestTokensEndLate(t *testing.T) {
 	c.end(Token{1, 5}, true, 0)
 	begin(5, 0, false)
 }
+
+// What is remembered of a client that seems to have ended: that its numbers are not known.
+func TestExpiredClients(t *testing.T) {
+	s := openTest(t, Config{TokenWindow: 8, Clients: 1})
+	tb := mustInit(t, s, Spec{Name: "t", Dim: 1, Optimizer: Optimizer{LearningRate: 1}})
+	send := func(client, seq uint64) (bool, error) {
+		return tb.Update([]uint64{1}, []float32{-1}, Token{Client: client, Sequence: seq})
+	}
+	s.Expire(9) // nobody
+	for client := uint64(1); client <= 3; client++ {
+		for _, seq := range []uint64{1, 2, 5} {
+			if ok, err := send(client, seq); !ok || err != nil {
+				t.Fatalf("client %d, sequence %d: %v, %v", client, seq, ok, err)
+			}
+		}
+		s.Expire(client)
+		s.Expire(client)
+	}
+	if n := s.Stats().Clients; n != 0 {
+		t.Errorf("%d clients are remembered", n)
+	}
+	// One that lives after all: what it sent before is not applied again, also 4, which was not.
+	for _, seq := range []uint64{5, 4, 1, 6, 5, 7, 6} {
+		ok, err := send(2, seq)
+		var te *TokenError
+		switch {
+		case seq <= 5 && (ok || !errors.As(err, &te) || te.Oldest < 6):
+			t.Errorf("sequence %d of an expired client: %v, %v", seq, ok, err)
+		case seq > 5 && err != nil:
+			t.Errorf("sequence %d of an expired client: %v, %v", seq, ok, err)
+		}
+	}
+	s.Expire(2)
+	if ok, err := send(2, 7); ok || err == nil {
+		t.Errorf("expired twice: %v, %v", ok, err)
+	}
+	if ok, err := send(2, math.MaxUint64); !ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	s.Expire(2)
+	for _, seq := range []uint64{1, 8, math.MaxUint64} {
+		if ok, err := send(2, seq); ok || err == nil {
+			t.Errorf("expired at the end of all numbers, sequence %d: %v, %v", seq, ok, err)
+		}
+	}
+	row := make([]float32, 1)
+	if _, err := tb.Get([]uint64{1}, row, nil); err != nil || row[0] != 12 {
+		t.Errorf("%v, %v; want 12", row, err)
+	}
+	// What is kept has a bound.
+	for client := uint64(100); client < 100+2*keepExpired; client++ {
+		s.clients.byID[client] = &client1
+		s.Expire(client)
+	}
+	if a, b := len(s.clients.expired), len(s.clients.order); a != keepExpired || b != a {
+		t.Errorf("%d and %d are kept", a, b)
+	}
+}
+
+var client1 = client{highest: 1}

@@ -72,7 +72,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		return err
 	}
 	server := lanes.Serve(ctx, scope, lanes.ServerInput{Set: set, Control: client, Shard: r.shard, Config: cfg, Handler: router, Workers: d.Server.StorageWorkers,
-		Sort: sort, Pools: pools})
+		Sort: sort, Pools: pools, Gone: tables.ClientGone})
 	if err := client.SetReport(server.Report); err != nil {
 		return err
 	}
