@@ -10,6 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/railstore/railstore/verbs"
+	"github.com/railstore/railstore/verbs/lane"
 )
 
 // Memory is registered memory under a slab, registered on every rail; a
@@ -26,6 +27,10 @@ type ServiceConfig struct {
 	// MemoryWait is how long a request waits for slab memory before the answer is
 	// that the shard is busy; 0 is 10 s.
 	MemoryWait time.Duration
+	// Piece is how much of a stripe is read and sent at once, whole blocks; 0 is 512 KiB.
+	// Two pieces fit a core's cache: what the file's read left there is sent from there,
+	// and the next piece is read to where the one before the last was.
+	Piece uint64
 }
 
 // Service answers the stripe requests of clients. It has no goroutines: a request
@@ -54,6 +59,9 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.MemoryWait == 0 {
 		cfg.MemoryWait = 10 * time.Second
 	}
+	if cfg.Piece == 0 {
+		cfg.Piece = 512 << 10
+	}
 	s := &Service{cfg: cfg}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
@@ -75,8 +83,9 @@ func (s *Service) Stats() ServiceStats {
 // IsOp reports whether an operation of a lane belongs to this service.
 func IsOp(op uint16) bool { return op >= OpStoreStripe && op <= OpDeleteStripe }
 
-// exchange is what serving a request needs of a lane. Read and Write return when
-// the device has done with the local memory, whatever the outcome.
+// exchange is what serving a request needs of a lane. Read, and the Wait of a write
+// that was started, return when the device has done with the local memory, whatever the
+// outcome.
 type exchange interface {
 	Context() context.Context // ends when nobody waits for the answer any more
 	Op() uint16
@@ -84,7 +93,7 @@ type exchange interface {
 	Payload() []byte
 	Response() []byte
 	Read(ctx context.Context, dst []verbs.SGE, src verbs.RemoteRegion) error
-	Write(ctx context.Context, src []verbs.SGE, dst verbs.RemoteRegion) error
+	StartWrite(ctx context.Context, src []verbs.SGE, dst verbs.RemoteRegion) (lane.Bulk, error)
 	Reply(status int32, n int)
 }
 
@@ -135,8 +144,9 @@ func (s *Service) do(x exchange) (rsp stripeResponse, err error) {
 	}
 }
 
-// extent takes memory for the stripe, after checking what the request says of it.
-func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, *verbs.Span, error) {
+// extent takes n bytes of memory for the stripe, after checking what the request says of
+// it.
+func (s *Service) extent(x exchange, q *stripeRequest, n uint64) (*Extent, *verbs.Span, error) {
 	fail := func(err error) (*Extent, *verbs.Span, error) { return nil, nil, err }
 	span := s.cfg.Memory.On(x.Rail())
 	room, ok := q.room()
@@ -153,7 +163,7 @@ func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, *verbs.Span, er
 	ctx, cancel := context.WithTimeoutCause(x.Context(), s.cfg.MemoryWait, ErrBusy)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	ext, err := s.cfg.Slab.Acquire(ctx, int(q.Length))
+	ext, err := s.cfg.Slab.Acquire(ctx, int(n))
 	switch {
 	case s.ctx.Err() != nil && err != nil:
 		return fail(s.stopping())
@@ -165,23 +175,15 @@ func (s *Service) extent(x exchange, q *stripeRequest) (*Extent, *verbs.Span, er
 	return ext, span, nil
 }
 
-// transfer moves the stripe between the extent and the client's memory, one part of
-// that after the other.
-func transfer(x exchange, move func(context.Context, []verbs.SGE, verbs.RemoteRegion) error, span *verbs.Span, ext *Extent, q *stripeRequest) error {
-	var room [4]verbs.SGE
-	off, left := ext.off, q.Length
-	for _, m := range q.memory {
-		n := min(left, m.Length)
-		if n == 0 {
-			continue
-		}
-		m.Length = n
-		if err := move(x.Context(), span.SGEs(room[:0], off, n), m); err != nil {
-			return err
-		}
-		off, left = off+n, left-n
+// at is the client's memory for n bytes of the stripe from off on, one part after the
+// other.
+func (q *stripeRequest) at(off, n uint64) (parts [maxParts]verbs.RemoteRegion) {
+	for i, m := range q.memory {
+		skip := min(off, m.Length)
+		m.Addr, m.Length, off = m.Addr+skip, min(m.Length-skip, n), off-skip
+		parts[i], n = m, n-m.Length
 	}
-	return nil
+	return parts
 }
 
 func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
@@ -189,13 +191,20 @@ func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 	if err := s.cfg.Store.Ready(q.Dir, q.File, q.Index, q.Length); err != nil {
 		return rsp, err
 	}
-	ext, span, err := s.extent(x, q)
+	ext, span, err := s.extent(x, q, q.Length)
 	if err != nil {
 		return rsp, err
 	}
 	defer ext.Release()
-	if err := transfer(x, x.Read, span, ext, q); err != nil {
-		return rsp, s.transferFailed(err)
+	var room [4]verbs.SGE
+	off := ext.off
+	for _, m := range q.at(0, q.Length) {
+		if m.Length > 0 {
+			if err := x.Read(x.Context(), span.SGEs(room[:0], off, m.Length), m); err != nil {
+				return rsp, transferFailed(err)
+			}
+		}
+		off += m.Length
 	}
 	if h := xxh3.Hash(ext.Bytes()); h != q.XXH3 {
 		return rsp, fmt.Errorf("%w: stripe %d arrived at shard %d with xxh3 %s, the client says %s", ErrChecksum, q.Index, s.cfg.Store.Shard(), Hex(h), Hex(q.XXH3))
@@ -210,27 +219,87 @@ func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 }
 
 func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
-	ext, span, err := s.extent(x, q)
+	step := min(q.Length, s.cfg.Piece)
+	if q.verify {
+		step = q.Length // nothing is sent of a file that is wrong
+	}
+	ext, span, err := s.extent(x, q, min(q.Length, 2*step))
 	if err != nil {
 		return rsp, err
 	}
 	defer ext.Release()
-	m, err := s.cfg.Store.Read(q.Dir, q.File, q.Identity, ext.Bytes())
+	r, err := s.cfg.Store.reader(q.Dir, q.File, q.Identity, q.Length)
 	if err != nil {
 		return rsp, err
 	}
-	if q.verify {
-		if h := xxh3.Hash(ext.Bytes()); h != m.XXH3 {
-			return rsp, fmt.Errorf("%w: %s in directory %d of shard %d: xxh3 %s, %s was stored", ErrCorrupt, q.File, q.Dir, s.cfg.Store.Shard(), Hex(h), Hex(m.XXH3))
+	defer r.close()
+	send := sending{x: x, q: q, span: span, ext: ext}
+	// The memory is not given back before the device has let go of it.
+	defer func() { _ = send.end() }()
+	for off := uint64(0); off < q.Length && err == nil; off += step {
+		n, at := min(step, q.Length-off), off/step%2*step
+		if err = send.wait(at); err != nil {
+			break
 		}
+		piece := ext.Bytes()[at : at+n]
+		if err = r.next(piece); err != nil {
+			break
+		}
+		if q.verify {
+			if h := xxh3.Hash(piece); h != r.meta.XXH3 {
+				return rsp, fmt.Errorf("%w: %s in directory %d of shard %d: xxh3 %s, %s was stored", ErrCorrupt, q.File, q.Dir, s.cfg.Store.Shard(), Hex(h), Hex(r.meta.XXH3))
+			}
+		}
+		err = send.start(at, off, n)
 	}
-	if err := transfer(x, x.Write, span, ext, q); err != nil {
-		return rsp, s.transferFailed(err)
+	if err = both(err, send.end()); err != nil {
+		return rsp, err
 	}
 	s.stats.fetches.Add(1)
 	s.stats.bytesOut.Add(q.Length)
-	return stripeResponse{length: m.Length, xxh3: m.XXH3}, nil
+	return stripeResponse{length: r.meta.Length, xxh3: r.meta.XXH3}, nil
 }
+
+// sending are the pieces of a stripe that are on their way, one in each half of an
+// extent.
+type sending struct {
+	x    exchange
+	q    *stripeRequest
+	span *verbs.Span
+	ext  *Extent
+	on   [2][maxParts]lane.Bulk
+}
+
+// half is the place of a piece that begins at an offset of the extent.
+func half(at uint64) int { return int(min(at, 1)) }
+
+// wait waits until the memory of a half is free.
+func (s *sending) wait(at uint64) (err error) {
+	for i := range s.on[half(at)] {
+		b := &s.on[half(at)][i]
+		err = both(err, b.Wait(s.x.Context()))
+		*b = lane.Bulk{}
+	}
+	return transferFailed(err)
+}
+
+// start sends n bytes of a half, which are those of the stripe from off on.
+func (s *sending) start(at, off, n uint64) (err error) {
+	var room [4]verbs.SGE
+	from := s.ext.off + at
+	for i, m := range s.q.at(off, n) {
+		if m.Length > 0 {
+			if s.on[half(at)][i], err = s.x.StartWrite(s.x.Context(), s.span.SGEs(room[:0], from, m.Length), m); err != nil {
+				return transferFailed(err)
+			}
+		}
+		from += m.Length
+	}
+	return nil
+}
+
+// end waits for what is on its way.
+func (s *sending) end() error { return both(s.wait(0), s.wait(1)) }
 
 func (s *Service) stopping() error {
 	return fmt.Errorf("%w: shard %d is stopping", ErrBusy, s.cfg.Store.Shard())
@@ -238,6 +307,9 @@ func (s *Service) stopping() error {
 
 // transferFailed names a failed transfer. The client rarely hears of it: it gave
 // up, or its QP is gone as well.
-func (s *Service) transferFailed(err error) error {
+func transferFailed(err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("%w: transfer with the client's memory: %w", ErrInternal, err)
 }

@@ -132,7 +132,7 @@ func (x *site) serve(id int) *siteShard {
 	must(err)
 	s.scope.DeferClose("registration", reg.Close)
 	s.slab, s.memory = NewSlab(region.Bytes()), reg
-	s.service = NewService(ServiceConfig{Store: s.store, Slab: s.slab, Memory: reg, MemoryWait: 200 * time.Millisecond})
+	s.service = NewService(ServiceConfig{Store: s.store, Slab: s.slab, Memory: reg, MemoryWait: 200 * time.Millisecond, Piece: 2 * Align})
 	c, err := ctrl.Dial(ctx, x.server.Addr(), x.identity(), ctrl.ClientOptions{})
 	must(err)
 	s.scope.DeferClose("control", c.Close)
@@ -356,7 +356,7 @@ func TestStripeProtocol(t *testing.T) {
 	}
 	refused("no memory at the shard", ErrBusy, "", fetch(nil, dst, false))
 	hold.Release()
-	refused("more than the shard has", ErrNoMemory, "", fetch(func(r *StripeRef) { r.Length = 40 * Align }, Piece{Off: 0, Bytes: s.cfg.Slab.mem[:64*Align]}, false))
+	refused("more than the shard has", ErrNoMemory, "", fetch(func(r *StripeRef) { r.Length = 40 * Align }, Piece{Off: 0, Bytes: s.cfg.Slab.mem[:64*Align]}, true))
 	if ok, err := tr.DeleteStripe(ctx, at, ref); !ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
 	}

@@ -342,53 +342,6 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// openStripe is a stripe file whose trailer was read and found whole.
-type openStripe struct {
-	storedFile
-	meta StripeMeta
-	body int                        // bytes that are read in blocks
-	tail [Align + trailerBytes]byte // the rest of the data, and more
-}
-
-// Read reads a whole stripe into dst and returns what the file says of itself.
-// The file must carry the wanted identity (ErrStale otherwise) and exactly
-// len(dst) bytes: ErrTooSmall if it has more, ErrWrongLength if it has less. A
-// file that is cut or whose trailer is damaged is ErrCorrupt. The data's checksum
-// is not computed: the receiver does it, or Verify.
-func (s *Store) Read(dir int, file string, want Identity, dst []byte) (StripeMeta, error) {
-	d, err := s.dir(dir, file, want.Index)
-	if err != nil {
-		return StripeMeta{}, err
-	}
-	m, done, err := d.use()
-	if err != nil {
-		return StripeMeta{}, err
-	}
-	defer done()
-	var f openStripe
-	if err := d.openStripe(m, &f, file, m.direct.Load()); err != nil {
-		return f.meta, err
-	}
-	defer func() { _ = f.close() }()
-	meta := f.meta
-	switch n := uint64(len(dst)); {
-	case meta.Identity != want:
-		return meta, fmt.Errorf("%w: %s is generation %d of %s, asked for generation %d of %s", ErrStale, file, meta.Generation, meta.Handle, want.Generation, want.Handle)
-	case meta.Length > n:
-		return meta, fmt.Errorf("%w: stripe %d has %d bytes, the buffer %d", ErrTooSmall, want.Index, meta.Length, n)
-	case meta.Length < n:
-		return meta, fmt.Errorf("%w: stripe %d has %d bytes, asked for %d", ErrWrongLength, want.Index, meta.Length, n)
-	}
-	if err := d.at("read"); err != nil {
-		return meta, d.fail(m, "read a stripe from", err, 0)
-	}
-	if err := readBlocks(f.storedFile, dst[:f.body], 0); err != nil {
-		return meta, d.fail(m, "read "+file+" from", err, 0)
-	}
-	copy(dst[f.body:], f.tail[:])
-	return meta, nil
-}
-
 // openStripe opens a stripe file and checks its length and trailer. On an error it
 // is closed.
 func (d *directory) openStripe(m *mount, o *openStripe, file string, direct bool) (err error) {
