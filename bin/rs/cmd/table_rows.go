@@ -3,12 +3,9 @@ package cmd
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/urfave/cli/v3"
 
-	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/ps"
 )
 
@@ -127,7 +124,7 @@ rs table save.
 Examples:
    rs table get user 7 8
    rs table get user word:king --format json`,
-		Flags:  tableFlags(&cli.BoolFlag{Name: "must-exist", Usage: "fail if a key has no row"}),
+		Flags:  tableFlags(mustExistFlag()),
 		Action: a.tableGet,
 	}
 }
@@ -147,14 +144,9 @@ func (a *app) tableGet(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	var names []namedKey
-	var keys []uint64
-	for _, s := range args[1:] {
-		k, err := parseKey(s)
-		if err != nil {
-			return err
-		}
-		names, keys = append(names, k), append(keys, k.key)
+	names, keys, err := parseKeys(args[1:])
+	if err != nil {
+		return err
 	}
 	return a.onTable(ctx, c, args[0], func(ctx context.Context, s *ps.Session, t *ps.Table) error {
 		rows, found := make([]float32, len(keys)*t.Dim()), make([]bool, len(keys))
@@ -180,14 +172,8 @@ func (a *app) tableGet(ctx context.Context, c *cli.Command) error {
 		if !a.json {
 			a.printf("%s", out)
 		}
-		if i := slices.Index(found, false); i >= 0 && c.Bool("must-exist") {
-			n := 0
-			for _, f := range found {
-				if !f {
-					n++
-				}
-			}
-			return pipeline.Errorf(pipeline.LayerService, "get", pipeline.Nowhere, "table %q: %w for %d of %d keys, the first of them %s", args[0], errMissing, n, len(keys), fmt.Sprint(names[i]))
+		if c.Bool("must-exist") {
+			return mustExist("get", args[0], names, found)
 		}
 		return nil
 	})

@@ -34,7 +34,8 @@ Examples:
    rs table load words vectors.txt
    rs table save --snapshot nightly`,
 		Commands: []*cli.Command{
-			a.tableInitCommand(), a.tableDropCommand(), a.tableLsCommand(), a.tableStatCommand(),
+			a.tableInitCommand(), a.tableDropCommand(), a.tableClearCommand(), a.tableLsCommand(), a.tableStatCommand(),
+			a.tableExistsCommand(), a.tableDeleteCommand(),
 			a.tablePutCommand(), a.tableGetCommand(), a.tableUpdateCommand(), a.tableLoadCommand(), a.tableSaveCommand(),
 		},
 	})
