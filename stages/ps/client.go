@@ -143,7 +143,7 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 }
 
 // MinSlot is what a lane's slots must carry for this protocol.
-const MinSlot = headerBytes + 8 + 128
+const MinSlot = headerBytes + stepHead + 2*maxSnapshot
 
 // Shards are the deployment's, ascending: ShardOf gives an index into them.
 func (c *Client) Shards() []int { return slices.Clone(c.shards) }
@@ -376,33 +376,6 @@ func (c *Client) Table(ctx context.Context, name string) (*Table, error) {
 	c.tables[name] = t
 	c.mu.Unlock()
 	return t, nil
-}
-
-// Save writes a snapshot of every table at every shard, each into a file of the shard.
-func (c *Client) Save(ctx context.Context, name string) error { return c.jobs(ctx, OpSave, name) }
-
-// Load reads what Save wrote, with as many shards as then. Tables that are there get the
-// snapshot's rows, all of a shard's tables or none.
-func (c *Client) Load(ctx context.Context, name string) error { return c.jobs(ctx, OpLoad, name) }
-
-func (c *Client) jobs(ctx context.Context, op uint16, name string) error {
-	return c.everywhere(ctx, func(ctx context.Context, place int) error {
-		body := make([]byte, 8, 8+len(name))
-		id := rand.Uint64()
-		for i := range body {
-			body[i] = byte(id >> (8 * i))
-		}
-		body = append(body, name...)
-		if len(body) > 8+128 {
-			return pipeline.Errorf(pipeline.LayerUsage, opName(op), pipeline.Nowhere, "%w: a snapshot's name has at most 128 bytes", ErrBadRequest)
-		}
-		for {
-			rsp, err := c.call(ctx, place, op, new(request), body, nil)
-			if err != nil || rsp.flags&respRunning == 0 {
-				return err
-			}
-		}
-	})
 }
 
 // Stats asks a shard.

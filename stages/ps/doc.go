@@ -27,7 +27,8 @@
 //	p, err := t.Prefetch(ctx, keys); err = p.Take(ctx, rows, found) // exactly once
 //	err = t.On(shard).Get(ctx, keys, rows, nil)           // an explicit shard, no routing
 //	err = s.Barrier(ctx, "epoch 3", parties)
-//	err = s.Save(ctx, "nightly"); err = s.Load(ctx, "nightly")
+//	snap, err := s.Save(ctx, "nightly", ""); snap, err = s.Load(ctx, "nightly")
+//	snap, err = s.Save(ctx, "hourly", "nightly")             // what has changed since
 //	sc := t.Scan(); keys, shard, err := sc.Next(ctx)         // every key, in no order; then io.EOF
 //	err = s.Drop(ctx, "user"); infos, err := s.Tables(ctx); st, err := s.Stats(ctx, shard)
 //
@@ -47,9 +48,9 @@
 // FromEnv gives an Op, configured by environment variables only. It connects at the first
 // call that has keys. Its asynchronous calls give numbers: AsyncGet, Prefetch, SubmitUpdate.
 //
-// Owns: Service, Slabs, Client, Table, Handle, Prefetch, Scan, Session, Op, ShardOf, the slot protocol.
+// Owns: Service, Slabs, Client, Table, Handle, Prefetch, Scan, Snapshot, Session, Op, ShardOf, the slot protocol.
 // Imports: pipeline, cue/deploy, verbs, verbs/lane, ctrl, stages/rail, stages/lanes, stages/table.
-// Goroutines: at a shard one for each SAVE or LOAD, which Service.Close waits for. At a
+// Goroutines: at a shard one for each SAVE or LOAD that was prepared, which Service.Close waits for. At a
 // client those of calls to all shards at once, which are waited for. Requests are served
 // on the goroutines of the lanes' poller and acceptor.
 // Locks: Op.connecting is held while a session is opened and closed. Client.mu (free

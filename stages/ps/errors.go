@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/table"
 	"github.com/railstore/railstore/verbs/lane"
 )
@@ -22,6 +23,7 @@ var (
 	ErrNonFinite   = errors.New("a gradient is not finite")
 	ErrToken       = errors.New("the batch is too old to know whether it was applied")
 	ErrSnapshot    = errors.New("the snapshot cannot be used")
+	ErrDamaged     = errors.New("the snapshot is damaged")
 	ErrInternal    = errors.New("internal error of the shard")
 	ErrWrongShard  = errors.New("another shard is meant")
 
@@ -46,6 +48,7 @@ const (
 	CodeToken      Code = 8  // −5
 	CodeSnapshot   Code = 9  // −5
 	CodeInternal   Code = 10 // −6
+	CodeDamaged    Code = 11 // −5
 )
 
 var codes = []struct {
@@ -63,6 +66,7 @@ var codes = []struct {
 	CodeToken:      {ErrToken, lane.StatusNotFound},
 	CodeSnapshot:   {ErrSnapshot, lane.StatusNotFound},
 	CodeInternal:   {ErrInternal, lane.StatusInternal},
+	CodeDamaged:    {ErrDamaged, lane.StatusNotFound},
 }
 
 // codeOf sorts an error of the shard.
@@ -73,8 +77,7 @@ func codeOf(err error) (c Code, applied int) {
 		limit *table.LimitError
 		grad  *table.GradientError
 		token *table.TokenError
-		snap  *table.SnapshotError
-		vers  *table.VersionError
+		at    *pipeline.Error
 	)
 	if errors.As(err, &batch) {
 		applied = batch.Applied
@@ -86,8 +89,8 @@ func codeOf(err error) (c Code, applied int) {
 		return CodeNonFinite, applied
 	case errors.As(err, &token):
 		return CodeToken, applied
-	case errors.As(err, &snap), errors.As(err, &vers):
-		return CodeSnapshot, applied
+	case errors.As(err, &at) && at.Layer == pipeline.LayerIntegrity:
+		return CodeDamaged, applied
 	case errors.As(err, &shape):
 		return CodeShape, applied
 	case errors.Is(err, table.ErrNoTable), errors.Is(err, table.ErrDropped):

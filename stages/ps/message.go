@@ -193,14 +193,14 @@ func (r *request) parse(op uint16, b []byte) (rest []byte, err error) {
 //
 //	 0  u8   version 1
 //	 1  u8   flags: 1 the rows lie in the client's memory; 2 the token was applied before;
-//	         4 there are more tables
+//	         4 there are more tables; 8 it still runs
 //	 2  u16  zero
-//	 4  u32  keys (TABLES: entries)
+//	 4  u32  keys (TABLES, SAVE, LOAD: entries)
 //	 8  u32  GET and EXISTS: keys with a row; PUT and UPDATE: keys applied; DELETE: rows removed;
 //	         INIT, DROP, FORGET: 1 there was something to do; SAVE, LOAD: tables
 //	12  u32  floats of a row
 //	16       GET and EXISTS: a bit for each key, lowest first, in u64s; GET: then the rows,
-//	         unless they lie in the client's memory; TABLES: entries; STATS: JSON
+//	         unless they lie in the client's memory; TABLES, SAVE, LOAD: entries; STATS: JSON
 const responseHeader = 16
 
 const (

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -299,39 +298,6 @@ func TestTablesOfAllShards(t *testing.T) {
 	})
 }
 
-// The keys of a snapshot lie where as many shards look for them: another number, or the
-// file of another place, is refused, and the rows that are there stay.
-func TestSnapshotOfAnotherPlace(t *testing.T) {
-	first := newService(t)
-	first.cfg.Place, first.cfg.Shards = 0, 2
-	run := func(s *Service, id uint64, op uint16) error {
-		t.Helper()
-		j, err := s.begin(id, op, "one")
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-j.done
-		return j.err
-	}
-	if err := errors.Join(run(first, 1, OpSave), run(first, 2, OpLoad)); err != nil {
-		t.Fatal(err)
-	}
-	for _, at := range [][2]int{{0, 1}, {0, 3}, {1, 2}} {
-		s := newService(t)
-		s.cfg.Snapshots, s.cfg.Place, s.cfg.Shards = first.cfg.Snapshots, at[0], at[1]
-		tb := s.cfg.Store.Table("t")
-		if err := tb.Put([]uint64{7}, []float32{1, 2, 3, 4}); err != nil {
-			t.Fatal(err)
-		}
-		if err := run(s, 1, OpLoad); !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), "place 0 of 2") {
-			t.Errorf("place %d of %d: %v", at[0], at[1], err)
-		}
-		if n := tb.Stats().Rows; n != 1 {
-			t.Errorf("place %d of %d: a load that was refused left %d rows", at[0], at[1], n)
-		}
-	}
-}
-
 // A snapshot brings rows, state and all back, also into shards that were restarted.
 func TestSaveLoadRestart(t *testing.T) {
 	each(t, func(t *testing.T, w where) {
@@ -350,7 +316,7 @@ func TestSaveLoadRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := ss.Save(ctx, "one"); err != nil {
+		if _, err := ss.Save(ctx, "one", ""); err != nil {
 			t.Fatal(err)
 		}
 		step := make([]float32, len(keys)*dim)
@@ -368,7 +334,7 @@ func TestSaveLoadRestart(t *testing.T) {
 		}
 		var err error
 		for { // the lanes need a moment to find the shards again
-			if err = ss.Load(ctx, "one"); err == nil || ctx.Err() != nil {
+			if _, err = ss.Load(ctx, "one"); err == nil || ctx.Err() != nil {
 				break
 			}
 		}
@@ -384,11 +350,11 @@ func TestSaveLoadRestart(t *testing.T) {
 		if !same(step, want) {
 			t.Error("the step after a load differs from the one after the save: state was lost")
 		}
-		if err := ss.Load(ctx, "two"); !errors.Is(err, ErrSnapshot) {
+		if _, err := ss.Load(ctx, "two"); !errors.Is(err, ErrSnapshot) {
 			t.Errorf("a snapshot that is not there: %v", err)
 		}
 		for _, name := range []string{"../one", "", "a/b", ".hidden"} {
-			if err := ss.Save(ctx, name); !errors.Is(err, ErrBadRequest) {
+			if _, err := ss.Save(ctx, name, ""); !errors.Is(err, ErrBadRequest) {
 				t.Errorf("a snapshot called %q: %v", name, err)
 			}
 		}

@@ -42,6 +42,8 @@ type Service struct {
 	mu     sync.Mutex
 	tables atomic.Pointer[map[string]*table.Table] // what requests named; may have dropped ones
 	free   []*work
+	folder *table.Folder
+	lease  time.Duration // of a LOAD that is prepared
 	jobs   map[uint64]*job
 	order  []uint64 // of jobs
 	closed bool
@@ -91,7 +93,8 @@ type work struct {
 
 // NewService makes the service of a shard.
 func NewService(cfg ServiceConfig) *Service {
-	s := &Service{cfg: cfg, jobs: map[uint64]*job{}}
+	s := &Service{cfg: cfg, jobs: map[uint64]*job{}, lease: loadLease}
+	s.folder = &table.Folder{Store: cfg.Store, Dir: cfg.Snapshots, Place: cfg.Place, Shards: cfg.Shards}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.tables.Store(new(map[string]*table.Table))
 	return s

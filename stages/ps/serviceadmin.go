@@ -1,43 +1,11 @@
 package ps
 
 import (
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strings"
-	"time"
 
 	"github.com/railstore/railstore/stages/table"
 )
-
-// snapshotName is what a snapshot may be called: nothing that leaves the folder.
-var snapshotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-
-// A SAVE or LOAD may take longer than any slot should wait, so it is asked for again and
-// again: the request names it by a number of the client's choice, and the answer after
-// jobPatience is that it still runs.
-//
-//	120  u64  number
-//	128       name of the snapshot
-const (
-	jobPatience = time.Second
-	keepJobs    = 64 // that have ended
-	respRunning = 8
-)
-
-// job is a SAVE or LOAD.
-type job struct {
-	op     uint16
-	name   string
-	done   chan struct{}
-	tables int
-	err    error
-}
 
 func (s *Service) admin(x exchange, w *work, rest []byte) (int, error) {
 	r := &w.req
@@ -94,7 +62,7 @@ func (s *Service) admin(x exchange, w *work, rest []byte) (int, error) {
 	case OpStats:
 		return s.report(out)
 	case OpSave, OpLoad:
-		return s.job(x, r, rest)
+		return s.snapshot(x, r, rest)
 	}
 	return 0, fmt.Errorf("%w: %s is not one of the table protocol", ErrBadRequest, opName(op))
 }
@@ -180,111 +148,4 @@ func (s *Service) report(out []byte) (int, error) {
 	}
 	(&response{}).put(out)
 	return responseHeader + copy(out[responseHeader:], b), nil
-}
-
-// job starts a save or load, or waits a while for the one of that number.
-func (s *Service) job(x exchange, r *request, rest []byte) (int, error) {
-	if len(rest) < 8 || r.keys != 0 || r.dim != 0 || r.nameLen != 0 {
-		return 0, fmt.Errorf("%w: %d bytes, %d keys or a table in %s", ErrBadRequest, len(rest), r.keys, opName(x.Op()))
-	}
-	id, name := binary.LittleEndian.Uint64(rest), string(rest[8:])
-	switch {
-	case !snapshotName.MatchString(name):
-		return 0, fmt.Errorf("%w: a snapshot's name is 1 to 128 of A-Z, a-z, 0-9, '.', '_' and -, beginning with a letter or digit", ErrBadRequest)
-	case s.cfg.Snapshots == "":
-		return 0, fmt.Errorf("%w: shard %d has no folder for snapshots", ErrSnapshot, s.cfg.Shard)
-	}
-	j, err := s.begin(id, x.Op(), name)
-	if err != nil {
-		return 0, err
-	}
-	patience := time.NewTimer(jobPatience)
-	defer patience.Stop()
-	select {
-	case <-j.done:
-	case <-patience.C:
-		return (&response{flags: respRunning}).put(x.Response()), nil
-	case <-x.Context().Done():
-		return (&response{flags: respRunning}).put(x.Response()), nil
-	}
-	if j.err != nil {
-		return 0, j.err
-	}
-	return (&response{count: j.tables}).put(x.Response()), nil
-}
-
-func (s *Service) begin(id uint64, op uint16, name string) (*job, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if j, ok := s.jobs[id]; ok {
-		if j.op != op || j.name != name {
-			return nil, fmt.Errorf("%w: the number is that of %s %s", ErrBadRequest, opName(j.op), j.name)
-		}
-		return j, nil
-	}
-	if s.closed {
-		return nil, s.stopping()
-	}
-	for i := 0; i < len(s.order) && len(s.order) >= keepJobs; {
-		select {
-		case <-s.jobs[s.order[i]].done:
-			delete(s.jobs, s.order[i])
-			s.order = append(s.order[:i], s.order[i+1:]...)
-		default:
-			i++
-		}
-	}
-	if len(s.order) >= keepJobs {
-		return nil, fmt.Errorf("%w: %d snapshots are being saved or loaded", ErrBusy, len(s.order))
-	}
-	j := &job{op: op, name: name, done: make(chan struct{})}
-	s.jobs[id] = j
-	s.order = append(s.order, id)
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		defer close(j.done)
-		path := s.snapshotFile(name)
-		if op == OpSave {
-			if j.err = os.MkdirAll(s.cfg.Snapshots, 0o700); j.err == nil {
-				_, j.err = s.cfg.Store.Save(s.ctx, path, table.SaveSpec{})
-			}
-		} else {
-			j.err = s.cfg.Store.Load(s.ctx, path)
-			if errors.Is(j.err, fs.ErrNotExist) {
-				j.err = s.otherPlace(name, j.err)
-			}
-		}
-		if j.err != nil {
-			j.err = fmt.Errorf("%w: %w", ErrSnapshot, j.err)
-		}
-		j.tables = len(s.cfg.Store.Tables())
-	}()
-	return j, nil
-}
-
-// snapshotFile is where this shard keeps a snapshot. The name says whose keys are in it:
-// with another number of shards they would lie where nobody asks for them.
-func (s *Service) snapshotFile(name string) string {
-	return filepath.Join(s.cfg.Snapshots, fmt.Sprintf("%s.%d-of-%d.rstab", name, s.cfg.Place, s.cfg.Shards))
-}
-
-// otherPlace says so if the snapshot is there, but of another place or number of shards.
-func (s *Service) otherPlace(name string, missing error) error {
-	entries, err := os.ReadDir(s.cfg.Snapshots)
-	if err != nil {
-		return missing
-	}
-	for _, e := range entries {
-		var place, shards int
-		rest, ok := strings.CutPrefix(e.Name(), name)
-		if !ok {
-			continue
-		}
-		if n, _ := fmt.Sscanf(rest, ".%d-of-%d.rstab", &place, &shards); n == 2 && rest == fmt.Sprintf(".%d-of-%d.rstab", place, shards) {
-			return fmt.Errorf("snapshot %s: shard %d has place %d of %d shards, the snapshot in its folder is of place %d of %d: %s; it is loaded with as many shards as it was saved with",
-				name, s.cfg.Shard, s.cfg.Place, s.cfg.Shards, place, shards, e.Name())
-		}
-	}
-	return missing
 }

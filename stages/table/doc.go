@@ -40,12 +40,19 @@
 // what can still stop it half-way is an index that finds no room to grow, and then a
 // *BatchError says how far it came.
 //
+// # Snapshots
+//
+// A save walks the index while others use it. Which rows have changed since an earlier
+// one is told by stamps in the index (period.go), so it can have these alone. A load is
+// staged: read and checked into bodies of its own, then installed. A Folder keeps the
+// snapshots of a shard by name and has its part of saves over several shards.
+//
 // The formulas of the optimizers and the format of snapshots are in docs/tables.md.
 //
-// Owns: Store, Table, Spec, Optimizer, Pin, Token, Memory and Regions, the snapshot format.
+// Owns: Store, Table, Spec, Optimizer, Pin, Token, Memory and Regions, Folder and Staged, the snapshot format.
 // Imports: pipeline, verbs; golang.org/x/sys/unix, github.com/zeebo/xxh3.
 // Goroutines: none.
-// Locks: Store.tables.mu, then segment.mu, then body.mu (the directory), then slab.mu, then
+// Locks: Folder.mu over no other. history.mu, then Store.tables.mu, then segment.mu, then body.mu (the directory), then slab.mu, then
 // Store.mu (pages, chunks, index memory). clients.mu (tokens) and Pin.mu are held over no other lock. Memory is called under
 // Store.mu and must not call back. Reading takes no lock.
 package table

@@ -84,6 +84,15 @@ func (a *app) benchTable(ctx context.Context, c *cli.Command) error {
 	if why := slowBuild(); why != "" && !check {
 		return usagef("this rs is %s: its times mean nothing", why).withHint("measure with a plain build (make build), or use --check")
 	}
+	out := c.String("out")
+	if out == "" {
+		out = filepath.Join("results", "table-"+time.Now().UTC().Format("20060102-150405"))
+	}
+	if !check { // before the time is spent
+		if err := writableFolder(out); err != nil {
+			return atOp("bench", fmt.Errorf("--out %s: %w", out, err))
+		}
+	}
 	var results []benchResult
 	for _, k := range cases {
 		a.progress("%s", k)
@@ -98,10 +107,6 @@ func (a *app) benchTable(ctx context.Context, c *cli.Command) error {
 	}
 	if check {
 		return nil
-	}
-	out := c.String("out")
-	if out == "" {
-		out = filepath.Join("results", "table-"+time.Now().UTC().Format("20060102-150405"))
 	}
 	if err := writeBench(out, results); err != nil {
 		return atOp("bench", err)

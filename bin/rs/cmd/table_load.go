@@ -49,7 +49,8 @@ file is read to its end first, so that one that is broken changes nothing; see
 --no-check. When a shard fails on the way, the report says which rows were applied.
 
 A snapshot is what rs table save --snapshot wrote. The tables of the snapshot have
-its rows then, at each shard all of them or none.
+its rows then. All shards read it to its end beside what they have, for which they
+need memory, before any changes: one that is damaged changes nothing, with exit code 4.
 
 Examples:
    rs table load words vectors.txt --words words.tsv
@@ -63,7 +64,7 @@ Examples:
 
 func (a *app) tableLoad(ctx context.Context, c *cli.Command) error {
 	if c.IsSet(flagSnapshot) {
-		return a.tableSnapshot(ctx, c, "load", func(ctx context.Context, s *ps.Session, name string) error { return s.Load(ctx, name) })
+		return a.tableSnapshot(ctx, c, "load", func(ctx context.Context, s *ps.Session, name string) (ps.Snapshot, error) { return s.Load(ctx, name) })
 	}
 	args, err := arguments(c, "TABLE", "FILE")
 	if err != nil {
@@ -76,11 +77,31 @@ func (a *app) tableLoad(ctx context.Context, c *cli.Command) error {
 type snapshotRow struct {
 	Snapshot string  `json:"snapshot"`
 	Op       string  `json:"op"`
+	ID       string  `json:"id"`
+	Base     string  `json:"base,omitempty"`
 	Shards   []int   `json:"shards"`
+	Rows     uint64  `json:"rows"`
+	Deleted  uint64  `json:"deleted"` // keys that an incremental save says were deleted
+	Bytes    int64   `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
+	// What became of the shards: their files by a save, their rows by a load.
+	Changed   []int `json:"changed"`
+	Unchanged []int `json:"unchanged"`
+	Unknown   []int `json:"unknown"`
 }
 
-func (a *app) tableSnapshot(ctx context.Context, c *cli.Command, op string, do func(ctx context.Context, s *ps.Session, name string) error) (err error) {
+func snapshotRowOf(s *ps.Snapshot, op string, shards []int, took time.Duration) snapshotRow {
+	row := snapshotRow{Snapshot: s.Name, Op: op, ID: s.ID.String(), Base: s.Base, Shards: shards, Seconds: took.Seconds(),
+		Changed: []int{}, Unchanged: []int{}, Unknown: []int{}}
+	for _, sh := range s.Shards {
+		row.Rows, row.Deleted, row.Bytes = row.Rows+sh.Rows, row.Deleted+sh.Deleted, row.Bytes+sh.Bytes
+		to := map[ps.Outcome]*[]int{ps.Changed: &row.Changed, ps.Unchanged: &row.Unchanged, ps.Unknown: &row.Unknown}[sh.Outcome]
+		*to = append(*to, sh.Shard)
+	}
+	return row
+}
+
+func (a *app) tableSnapshot(ctx context.Context, c *cli.Command, op string, do func(ctx context.Context, s *ps.Session, name string) (ps.Snapshot, error)) (err error) {
 	if _, err := arguments(c); err != nil {
 		return err
 	}
@@ -95,16 +116,22 @@ func (a *app) tableSnapshot(ctx context.Context, c *cli.Command, op string, do f
 	defer func() { err = joinClose(err, done) }()
 	begin := time.Now()
 	stop := a.whenSlow(func() { a.progress("%s of snapshot %s is under way", op, name) })
-	err = do(ctx, s, name)
+	snap, err := do(ctx, s, name)
 	stop()
-	if err != nil {
+	row := snapshotRowOf(&snap, op, s.Shards(), time.Since(begin))
+	if a.json && (err == nil || len(snap.Shards) > 0) { // what became of the shards also where it failed
+		if perr := a.printJSON(row); perr != nil {
+			return perr
+		}
+	}
+	if err != nil || a.json {
 		return err
 	}
-	row := snapshotRow{name, op, s.Shards(), time.Since(begin).Seconds()}
-	if a.json {
-		return a.printJSON(row)
+	a.printf("%s of snapshot %s: %d shards, %d rows", op, name, len(row.Shards), row.Rows)
+	if row.Base != "" {
+		a.printf(" and %d deleted keys since %s", row.Deleted, row.Base)
 	}
-	a.printf("%s of snapshot %s: %d shards, %s\n", op, name, len(row.Shards), seconds(row.Seconds))
+	a.printf(", %s, %s\n", size(uint64(row.Bytes)), seconds(row.Seconds))
 	return nil
 }
 

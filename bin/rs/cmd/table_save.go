@@ -21,7 +21,7 @@ func (a *app) tableSaveCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "save",
 		Usage:     "write rows to a .npy file, or all tables to a snapshot",
-		ArgsUsage: "TABLE FILE --keys-out FILE | TABLE FILE --keys FILE | --snapshot NAME",
+		ArgsUsage: "TABLE FILE --keys-out FILE | TABLE FILE --keys FILE | --snapshot NAME [--base NAME]",
 		Description: `FILE gets rows as .npy of f4, and the file of --keys-out their keys. Without anything
 else they are all rows of the table, in no order, those that come or go meanwhile or
 not. With --keys, --range or --like they are the rows of these keys, in their order;
@@ -29,15 +29,21 @@ keys without a row get zeros and are counted, and with --must-exist they are an 
 and nothing is written.
 
 A snapshot has every row of every table with its optimizer state. Each shard writes
-its own file below the state folder, while reads and writes go on.
+its own file below the state folder, while reads and writes go on. NAME belongs to
+the new snapshot when all shards have written it; if one cannot, it keeps the old one.
+With --base, an earlier snapshot or the one that was loaded last, only what has changed
+since is written, and loading needs the base, too. Shards remember the last 16 that
+were saved or loaded since they were started.
 
 Examples:
    rs table save user rows.npy --keys-out keys.npy
    rs table save user rows.npy --range 0:100
    rs table save words rows.npy --like vectors.txt --keys-out keys.npy
-   rs table save --snapshot nightly`,
+   rs table save --snapshot nightly
+   rs table save --snapshot hourly --base nightly`,
 		Flags: tableFlags(
 			&cli.StringFlag{Name: flagSnapshot, Usage: "`NAME` of a snapshot"},
+			&cli.StringFlag{Name: "base", Usage: "save only what has changed since the snapshot of this `NAME`"},
 			&cli.StringFlag{Name: "keys", TakesFile: true, Usage: "`FILE` (.npy of u8 or i8) with the keys"},
 			&cli.StringFlag{Name: "range", Usage: "the keys `FROM:TO`, without TO itself"},
 			&cli.StringFlag{Name: "like", TakesFile: true, Usage: "the keys of another `FILE` of rows, as rs table load would give them"},
@@ -61,7 +67,12 @@ type saveReport struct {
 
 func (a *app) tableSave(ctx context.Context, c *cli.Command) error {
 	if c.IsSet(flagSnapshot) {
-		return a.tableSnapshot(ctx, c, "save", func(ctx context.Context, s *ps.Session, name string) error { return s.Save(ctx, name) })
+		return a.tableSnapshot(ctx, c, "save", func(ctx context.Context, s *ps.Session, name string) (ps.Snapshot, error) {
+			return s.Save(ctx, name, c.String("base"))
+		})
+	}
+	if c.IsSet("base") {
+		return usagef("%s: --base without --snapshot", c.FullName())
 	}
 	args, err := arguments(c, "TABLE", "FILE")
 	if err != nil {

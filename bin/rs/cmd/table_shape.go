@@ -27,10 +27,10 @@ shards, each at the shard that a hash of its key names. A key is a number, or
 word:WORD, which is the XXH3-64 hash of the word.
 
 Examples:
-   rs table init user --dim 4 --optimizer adagrad
-   rs table put user 7=0.1,0.2,0.3,0.4
-   rs table update user 7=1,1,1,1
-   rs table get user 7 8
+   rs table init item --dim 4 --optimizer adagrad
+   rs table put item 7=0.1,0.2,0.3,0.4
+   rs table update item 7=1,1,1,1
+   rs table get item 7 8
    rs table load words vectors.txt
    rs table save --snapshot nightly`,
 		Commands: []*cli.Command{
@@ -54,9 +54,9 @@ an error. Without TABLE the tables of the recipe are made, which shards do by
 themselves when they start. What the numbers mean is in docs/tables.md.
 
 Examples:
-   rs table init user --dim 64
-   rs table init user --dim 64 --optimizer sgd --learning-rate 0.01
-   rs table init item --dim 16 --optimizer adam --learning-rate 0.001 --beta1 0.9`,
+   rs table init item --dim 64
+   rs table init page --dim 64 --optimizer sgd --learning-rate 0.01
+   rs table init city --dim 16 --optimizer adam --learning-rate 0.001 --beta1 0.9`,
 		Flags: tableFlags(
 			&cli.IntFlag{Name: "dim", HideDefault: true, Usage: "`FLOATS` of a row"},
 			&cli.StringFlag{Name: "optimizer", Value: table.SGD, Usage: "`RULE` of updates: sgd, adagrad, rowwise-adagrad, adam or adamw"},
