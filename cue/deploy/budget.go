@@ -7,8 +7,9 @@ import "strconv"
 // A process has per peer (a shard: maxClients, a client: the number of shards)
 // qpsPerClientPerShard QPs, or one a rail if that is more. A QP has slotsPerQP ×
 // (requestBytes + responseBytes) of memory at either end. A shard adds its slab and, when
-// there are tables, its row store, a client maxStagingBytes. All of it is registered on every rail. The
-// schema's rules have the same sums.
+// there are tables, its row store (without, it registers none before one is made), a
+// client maxStagingBytes. All of it is registered on every rail. The schema's rules have
+// the same sums.
 type HostBudget struct {
 	Host      string
 	Processes []ProcessBudget
