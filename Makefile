@@ -12,12 +12,12 @@ DIST ?= dist
 # Packages whose tests need neither root nor QEMU.
 PACKAGES = $$($(GO) list ./... | grep -v '/tests/rxe$$')
 
-.PHONY: all help build librs test test-rxe bench-rxe race nocgo check lint generate generated demo bench fuzz clean
+.PHONY: all help build librs test test-rxe bench-rxe bench-read-rxe race nocgo check lint generate generated demo bench fuzz clean
 
 all: build
 
 help: ## what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## ./rs, the command
 	$(GO) build -o $(RS) ./bin/rs
@@ -43,6 +43,9 @@ test-rxe: ## the tests on the kernel's Soft-RoCE, in a guest under QEMU
 
 bench-rxe: ## the provider ibv beside perftest, and soft beside rxe, in one guest
 	RS_REQUIRE=rxe RS_BENCH=1 $(GO) test -v -count=1 -timeout 40m -run 'TestGuestSpeed$$' ./tests/rxe
+
+bench-read-rxe: ## reads over two rails beside one and beside UCX, shaped and not, in one guest
+	RS_REQUIRE=rxe RS_BENCH=1 $(GO) test -v -count=1 -timeout 40m -run 'TestGuestReadSpeed$$' ./tests/rxe
 
 race: ## the same under the race detector
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) $(PACKAGES)

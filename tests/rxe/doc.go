@@ -15,11 +15,12 @@
 // # The tests
 //
 // TestGuest boots once and forwards each test of each binary as a subtest.
-// TestGuestSpeed measures beside perftest and prints a table. The other tests
-// run only inside, where RS_GUEST is set. What is missing on this host is
-// installed when root, or named in the skip; RS_REQUIRE=rxe makes it a failure.
+// TestGuestSpeed measures beside perftest and prints a table; TestGuestReadSpeed
+// reads objects over one rail and over two, beside UCX. The other tests run only
+// inside, where RS_GUEST is set. What is missing on this host is installed when
+// root, or named in the skip; RS_REQUIRE=rxe makes it a failure.
 //
-// Owns: the guest, its network, ibv_rc_pingpong's and perftest's exchanges.
-// Imports: tests only. Goroutines: those of tests. Locks: none; a lock file in
-// the cache folder keeps two guests from running at once.
+// Owns: the guest, its network, ibv_rc_pingpong's, perftest's and UCX's exchanges,
+// the figures of reads. Imports: tests only. Goroutines: those of tests. Locks:
+// none; a lock file in the cache folder keeps two guests from running at once.
 package rxe

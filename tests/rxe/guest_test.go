@@ -68,13 +68,17 @@ func TestGuest(t *testing.T) {
 }
 
 // runGuest builds the binaries, boots, and returns what they wrote, and the job's
-// folder; first comes what the topology wrote.
-func runGuest(t *testing.T, bins []testBinary) ([]section, string) {
+// folder; first comes what the topology wrote. size makes the guest another one than
+// usual.
+func runGuest(t *testing.T, bins []testBinary, size ...func(*job)) ([]section, string) {
 	t.Helper()
 	dir := cacheDir(t)
 	exclusive(t, dir)
 	k := fetchKernel(t, dir)
 	j := newJob(t)
+	for _, f := range size {
+		f(j)
+	}
 	if s := os.Getenv("RS_TEST_SEED"); s != "" {
 		j.env = append(j.env, "RS_TEST_SEED="+s)
 	}
@@ -82,7 +86,7 @@ func runGuest(t *testing.T, bins []testBinary) ([]section, string) {
 		if only := os.Getenv("RS_RXE_ONLY"); only != "" && only != b.name {
 			continue
 		}
-		j.programs = append(j.programs, b.build(t, j.dir))
+		j.programs = append(j.programs, b.build(t, j))
 	}
 	if len(j.programs) == 0 {
 		t.Fatalf("RS_RXE_ONLY=%s names no program of the guest", os.Getenv("RS_RXE_ONLY"))
@@ -114,9 +118,10 @@ func liveOutput() io.Writer {
 	return nil
 }
 
-// build compiles the package's tests into dir, with cgo.
-func (b testBinary) build(t *testing.T, dir string) program {
+// build compiles the package's tests into the job's folder, with cgo.
+func (b testBinary) build(t *testing.T, j *job) program {
 	t.Helper()
+	dir := j.dir
 	root := repository()
 	file := path.Base(b.pkg) + ".test"
 	if !exists(filepath.Join(dir, file)) {
@@ -135,7 +140,7 @@ func (b testBinary) build(t *testing.T, dir string) program {
 	}
 	// A test finds its files where go test would run it.
 	return program{b.name, fmt.Sprintf("cd %s && %s $JOB/%s -test.v=test2json -test.timeout=%v -test.run=%s",
-		quote(filepath.Join(root, b.pkg)), b.with, file, guestLimit-time.Minute, quote(run))}
+		quote(filepath.Join(root, b.pkg)), b.with, file, j.limit-time.Minute, quote(run))}
 }
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

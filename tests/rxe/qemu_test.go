@@ -48,6 +48,8 @@ type job struct {
 	dir      string
 	programs []program
 	env      []string
+	limit    time.Duration
+	memory   int // MiB
 }
 
 // newJob makes the folder, with the topology in it. It is outside the test's own
@@ -69,7 +71,7 @@ func newJob(t *testing.T) *job {
 			t.Fatal(err)
 		}
 	}
-	return &job{dir: dir}
+	return &job{dir: dir, limit: guestLimit, memory: 2048}
 }
 
 // repository is the folder of go.mod; tests run two levels below it.
@@ -112,7 +114,7 @@ func (j *job) run(t *testing.T, k kernel, live io.Writer) ([]section, error) {
 	if err := os.WriteFile(filepath.Join(j.dir, "job.sh"), j.script(), 0o644); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), guestLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), j.limit)
 	defer cancel()
 	qemu, err := lookPath("qemu-system-x86_64")
 	if err != nil {
@@ -122,7 +124,7 @@ func (j *job) run(t *testing.T, k kernel, live io.Writer) ([]section, error) {
 	cmd := exec.CommandContext(ctx, qemu,
 		// Software emulation always: a run is then the same everywhere, and KVM
 		// inside virtual machines is known to hang.
-		"-accel", "tcg,thread=multi", "-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt", "-smp", "2", "-m", "2048",
+		"-accel", "tcg,thread=multi", "-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt", "-smp", "2", "-m", strconv.Itoa(j.memory),
 		"-kernel", k.image, "-initrd", k.initramfs, "-append", "console=ttyS0 quiet panic=-1 mitigations=off clocksource=tsc tsc=reliable",
 		"-no-reboot", "-display", "none", "-monitor", "none", "-nic", "none",
 		"-serial", "file:"+console, "-serial", "stdio",
@@ -147,7 +149,7 @@ func (j *job) run(t *testing.T, k kernel, live io.Writer) ([]section, error) {
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
-		err = fmt.Errorf("the guest did not end within %v and was killed", guestLimit)
+		err = fmt.Errorf("the guest did not end within %v and was killed", j.limit)
 	case err == nil && !exited:
 		err = errors.New("the guest ended early")
 	}
