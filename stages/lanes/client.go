@@ -268,7 +268,7 @@ func (c *Client) watch() {
 		case ctrl.Rejoined:
 			if e.Lost {
 				for _, k := range c.keepers {
-					k.tell(func(m *keeperMail) { m.lost = "this client's lease had ended: " + e.Reason })
+					k.tell(func(m *keeperMail) { m.lost = "this client had to join again: " + e.Reason })
 				}
 			}
 		}

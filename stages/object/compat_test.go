@@ -182,7 +182,7 @@ func TestSessionLateShard(t *testing.T) {
 	}
 	s := x.open(nil)
 	defer x.shut(s)
-	if _, _, err := s.Read(context.Background(), testKey, ReadOptions{}); !errors.Is(err, ErrNoRails) || !strings.Contains(err.Error(), "shard 1 is stopped") {
+	if _, _, err := s.Read(context.Background(), testKey, ReadOptions{}); !errors.Is(err, ErrNoRails) || !strings.Contains(err.Error(), "shard 1 is not reached: stopped") {
 		t.Errorf("%v", err)
 	}
 	x.shards[1] = x.serve(1)

@@ -120,7 +120,7 @@ func (w *Worker) usable(names []string, need []int, adv advice) (rails []PlanRai
 			break
 		}
 		if why := w.cfg.ShardState(n.Shard); why != "" && needed(n.Shard) {
-			excluded = append(excluded, fmt.Sprintf("shard %d is %s", n.Shard, why))
+			excluded = append(excluded, fmt.Sprintf("shard %d is not reached: %s", n.Shard, why))
 		}
 	}
 	for _, a := range w.cfg.Absent {

@@ -22,8 +22,9 @@ type app struct {
 	// tty of standard output and of standard error; the one decides the colours
 	// of results, the other those of errors and whether progress is drawn.
 	outTTY, errTTY bool
-	json           bool // --format json
-	quiet          bool // --quiet
+	json           bool   // --format json
+	command        string // that the command line names: read, bench read
+	quiet          bool   // --quiet
 }
 
 // Main runs rs with the process's arguments and gives the exit code.

@@ -76,6 +76,7 @@ type clearedRow struct {
 	Shard   *int   `json:"shard,omitempty"`
 	Rail    string `json:"rail"`
 	Cleared int    `json:"cleared"`
+	IDs     []int  `json:"ids,omitempty"` // those of them that were asked for
 }
 
 // targets are the rails that a request about faults means: the named one, or all
@@ -185,7 +186,16 @@ func (d *devices) clearFaults(rail string, ids []int) (any, error) {
 		return nil, err
 	}
 	for i, drv := range drvs {
-		out = append(out, clearedRow{Rail: names[i], Cleared: drv.ClearFaults(ids...)})
+		row := clearedRow{Rail: names[i]}
+		for _, id := range ids {
+			if drv.ClearFaults(id) > 0 {
+				row.IDs = append(row.IDs, id)
+			}
+		}
+		if row.Cleared = len(row.IDs); len(ids) == 0 {
+			row.Cleared = drv.ClearFaults()
+		}
+		out = append(out, row)
 	}
 	return out, nil
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/railstore/railstore/pipeline"
 	"github.com/railstore/railstore/stages/launch"
 )
 
@@ -170,13 +172,14 @@ func (a *app) faultClear(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	rows, err := askAll[[]clearedRow](ctx, peers, http.MethodDelete, faultQuery(c, ids), nil)
-	total := 0
+	total, unknown := 0, slices.Clone(ids)
 	for i, list := range rows {
 		if list == nil {
 			continue
 		}
 		for _, r := range *list {
 			total += r.Cleared
+			unknown = slices.DeleteFunc(unknown, func(id int) bool { return slices.Contains(r.IDs, id) })
 			r.Process, r.Shard = peers[i].ID, shardOf(peers[i])
 			switch {
 			case a.json:
@@ -188,10 +191,22 @@ func (a *app) faultClear(ctx context.Context, c *cli.Command) error {
 			}
 		}
 	}
+	if len(unknown) > 0 && err == nil {
+		return pipeline.Errorf(pipeline.LayerProcess, "fault clear", pipeline.Nowhere, "no fault with id %s on the rails that were asked", joinInts(unknown)).
+			WithHint("rs fault list shows the faults with their ids, which count for each rail")
+	}
 	if total == 0 && err == nil && !a.json {
 		a.printf("no faults\n")
 	}
 	return err
+}
+
+func joinInts(list []int) string {
+	s := make([]string, len(list))
+	for i, n := range list {
+		s[i] = strconv.Itoa(n)
+	}
+	return strings.Join(s, ", ")
 }
 
 func plural(n int, word string) string {

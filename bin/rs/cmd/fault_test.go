@@ -24,6 +24,7 @@ func TestParseFault(t *testing.T) {
 		{"do=delay by=2ms at.bytes=17MiB match.direction=in match.peer=10.0.0.1", "delay at.bytes=17825792 by=2ms match.direction=in match.peer=10.0.0.1"},
 		{"do=delay by=2ms at.packets=7", "delay at.packets=7 by=2ms"},
 		{"do=bandwidth bitsPerSecond=1000000000", "bandwidth bitsPerSecond=1000000000"},
+		{"do=bandwidth bitsPerSecond=200e6", "bandwidth bitsPerSecond=200000000"},
 		{"do=fail op=create_qp errno=ENOMEM times=2", "fail errno=ENOMEM op=create_qp times=2"},
 	} {
 		f, err := parseFault("add", strings.Fields(tc.words))
@@ -48,22 +49,24 @@ func TestParseFault(t *testing.T) {
 
 func TestParseFaultSaysWhatIsWrong(t *testing.T) {
 	for words, want := range map[string]string{
-		"do=drop rate":               `"rate": want FIELD=VALUE`,
-		"do=drop rate=":              "rate: is empty",
-		"do=drop rate=2":             "rate: is 2, want a number above 0 and up to 1",
-		"do=drop rate=0.1 rate=0.2":  "rate: is given twice",
-		"do=drop for=5":              "for: is 5",
-		"do=dropp":                   `do: is "dropp"`,
-		"rate=0.1":                   "do: ",
-		"do=delay":                   "do: is delay, which needs by",
-		"do=drop op=open":            "op: ",
-		"do=drop at.bytes=1 at.x=2":  `unknown field "x"`,
-		"do=drop at=1":               "at: ",
-		"do=drop at=1 at.bytes=1":    "at: has a value already",
-		"do=drop at.bytes=1 at=1":    "at: is given twice",
-		"do=drop a.b.c=1":            `"a.b.c=1": want FIELD=VALUE`,
-		"do=drop ]}]}]\"x=1":         "want FIELD=VALUE",
-		"do=drop match.direction=up": "match.direction: ",
+		"do=drop rate":                     `"rate": want FIELD=VALUE`,
+		"do=drop rate=":                    "rate: is empty",
+		"do=drop rate=2":                   "rate: is 2, want a number above 0 and up to 1",
+		"do=drop rate=0.1 rate=0.2":        "rate: is given twice",
+		"do=drop for=5":                    "for: is 5",
+		"do=bandwidth bitsPerSecond=0.5":   "bitsPerSecond: is 0.5, want a whole number of bits per second, such as 200000000",
+		"do=bandwidth bitsPerSecond=200MB": "bitsPerSecond: is \"200MB\", want a whole number of bits per second, such as 200000000",
+		"do=dropp":                         `do: is "dropp"`,
+		"rate=0.1":                         "do: ",
+		"do=delay":                         "do: is delay, which needs by",
+		"do=drop op=open":                  "op: ",
+		"do=drop at.bytes=1 at.x=2":        `unknown field "x"`,
+		"do=drop at=1":                     "at: ",
+		"do=drop at=1 at.bytes=1":          "at: has a value already",
+		"do=drop at.bytes=1 at=1":          "at: is given twice",
+		"do=drop a.b.c=1":                  `"a.b.c=1": want FIELD=VALUE`,
+		"do=drop ]}]}]\"x=1":               "want FIELD=VALUE",
+		"do=drop match.direction=up":       "match.direction: ",
 	} {
 		_, err := parseFault("add", strings.Fields(words))
 		if err == nil || !strings.Contains(err.Error(), want) {

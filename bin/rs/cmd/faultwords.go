@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -103,6 +104,9 @@ func cueValue(s string) any {
 		return n
 	}
 	if f, err := strconv.ParseFloat(s, 64); err == nil && !strings.ContainsAny(s, "xXpPnN_") {
+		if n := int64(f); f == float64(n) && math.Abs(f) < 1<<53 {
+			return n // 200e6 is as whole a number as 200000000
+		}
 		return json.Number(strconv.FormatFloat(f, 'g', -1, 64))
 	}
 	return s

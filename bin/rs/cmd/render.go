@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,6 +32,11 @@ func (a *app) printError(err error) {
 		return
 	}
 	if a.json {
+		for i := range fs {
+			if fs[i].Op == "" {
+				fs[i].Op = cmp.Or(a.command, "rs")
+			}
+		}
 		out := struct {
 			Error launch.Failure   `json:"error"`
 			More  []launch.Failure `json:"more,omitempty"`

@@ -95,7 +95,14 @@ Examples:
 		},
 	}
 	everyCommand(root, func(c *cli.Command) {
+		if c != root {
+			c.Before = func(ctx context.Context, c *cli.Command) (context.Context, error) {
+				a.command = strings.TrimPrefix(c.FullName(), root.Name+" ")
+				return ctx, nil
+			}
+		}
 		c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
+			a.command = strings.TrimPrefix(c.FullName(), root.Name+" ")
 			return usagef("%s: %s", c.FullName(), lowerFirst(err.Error())).withHint("%s --help", c.FullName())
 		}
 	})
