@@ -15,6 +15,7 @@ from railstore import _abi
 
 RECIPE = os.environ.get("RAILSTORE_TEST_RECIPE")
 BIG = 8 << 20
+OWN = "py%d" % os.getpid()  # a namespace that nothing is in: generations outlive objects
 
 
 def content(n, seed):
@@ -37,24 +38,24 @@ class Case(unittest.TestCase):
 class Objects(Case):
     def test_put_and_read(self):
         data = content(100_000, 5)
-        report = self.s.put("py/a", data, if_absent=True)
+        report = self.s.put(OWN + "/a", data, if_absent=True)
         self.assertEqual((report["generation"], report["bytes"]), (1, len(data)))
         with self.assertRaises(railstore.ExistsError) as e:
-            self.s.put("py/a", data, if_absent=True)
+            self.s.put(OWN + "/a", data, if_absent=True)
         self.assertEqual((e.exception.status, e.exception.kind), (1, "exists"))
         for source in (bytearray(data), memoryview(data), memoryview(bytearray(data)), array.array("B", data)):
-            self.assertEqual(self.s.put("py/a", source)["bytes"], len(data))
+            self.assertEqual(self.s.put(OWN + "/a", source)["bytes"], len(data))
         buffer = bytearray(b"\xa5" * (len(data) + 10))
-        self.assertEqual(self.s.read_into("py/a", memoryview(buffer)), len(data))
+        self.assertEqual(self.s.read_into(OWN + "/a", memoryview(buffer)), len(data))
         self.assertEqual(buffer[: len(data)], data)
         self.assertEqual(buffer[len(data) :], b"\xa5" * 10)
         self.assertEqual(self.s.report()["bytes"], len(data))
         part = bytearray(100)
-        self.assertEqual(self.s.read_into("py/a", part, offset=5000, length=100), 100)
+        self.assertEqual(self.s.read_into(OWN + "/a", part, offset=5000, length=100), 100)
         self.assertEqual(part, data[5000:5100])
-        self.s.put("py/empty", b"")
-        self.assertEqual(self.s.read_into("py/empty", bytearray()), 0)
-        with self.s.read("py/empty") as lease:
+        self.s.put(OWN + "/empty", b"")
+        self.assertEqual(self.s.read_into(OWN + "/empty", bytearray()), 0)
+        with self.s.read(OWN + "/empty") as lease:
             self.assertEqual(len(lease.view), 0)
 
     def test_buffer_is_untouched(self):
@@ -159,15 +160,15 @@ class Objects(Case):
 
     def test_catalog(self):
         for i in range(3):
-            self.s.put("cat/%d" % i, b"x" * i)
-        self.assertEqual([o["object"] for o in self.s.list("cat")], ["0", "1", "2"])
-        self.assertEqual([o["object"] for o in self.s.list("cat/1")], ["1"])
-        self.assertEqual(self.s.stat("cat/2")["size"], 2)
+            self.s.put(OWN + "/cat%d" % i, b"x" * i)
+        self.assertEqual([o["object"] for o in self.s.list(OWN + "/cat")], ["cat0", "cat1", "cat2"])
+        self.assertEqual([o["object"] for o in self.s.list(OWN + "/cat1")], ["cat1"])
+        self.assertEqual(self.s.stat(OWN + "/cat2")["size"], 2)
         with self.assertRaises(railstore.ConflictError):
-            self.s.remove("cat/2", generation=7)
-        self.assertEqual(self.s.remove("cat/2")["generation"], 1)
+            self.s.remove(OWN + "/cat2", generation=7)
+        self.assertEqual(self.s.remove(OWN + "/cat2")["generation"], 1)
         with self.assertRaises(railstore.NotFoundError):
-            self.s.stat("cat/2")
+            self.s.stat(OWN + "/cat2")
 
     def test_plan_and_rails(self):
         plan = self.s.plan("kv/big")
@@ -178,7 +179,7 @@ class Objects(Case):
         self.assertEqual((d["deployment"], d["shards"], d["host"]), ("two-rail", [0, 1], "c0"))
 
     def test_threads(self):
-        datas = {"thr/%d" % i: content(70_000 + i, i) for i in range(2)}
+        datas = {OWN + "/thread%d" % i: content(70_000 + i, i) for i in range(2)}
         for name, data in datas.items():
             self.s.put(name, data)
         wrong = []
