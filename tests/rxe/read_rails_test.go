@@ -129,8 +129,8 @@ func (r *readRig) measure(s *readSetting, stored map[int64]bool) {
 	defer steer(r.t, false)
 	for i, n := range s.Sizes {
 		kinds := []string{oneRail, twoRails}
-		if i == 0 && s.UCX {
-			kinds = append(kinds, ucxOneMiB, ucxLarge)
+		if i == 0 {
+			kinds = append(kinds, s.UCX...)
 		}
 		for round := range s.Rounds[i] {
 			for place := range kinds {
@@ -261,14 +261,15 @@ func steer(t *testing.T, on bool) {
 	}
 }
 
-// shape bounds both directions of each rail, in Mb/s; 0 takes the bound away. Nothing is
-// dropped: what answers a READ, as UCX makes them, is sent at once, however much it is.
+// shape bounds both directions of each rail, in Mb/s; 0 takes the bound away. What rxe
+// holds back at a sender, 64 packets a QP, fits the queue. What answers READs, as UCX makes
+// them, need not: it is sent at once, however much it is.
 func shape(t *testing.T, rates [2]int) {
 	t.Helper()
 	for i, rate := range rates {
 		for _, dev := range []string{"ra", "rb"} {
 			dev += strconv.Itoa(i)
-			args := []string{"qdisc", "replace", "dev", dev, "root", "tbf", "rate", strconv.Itoa(rate) + "mbit", "burst", "256kb", "limit", "128mb"}
+			args := []string{"qdisc", "replace", "dev", dev, "root", "tbf", "rate", strconv.Itoa(rate) + "mbit", "burst", "256kb", "latency", "200ms"}
 			if rate == 0 {
 				if out, err := exec.Command("tc", "qdisc", "show", "dev", dev).Output(); err == nil && !bytes.Contains(out, []byte("tbf")) {
 					continue

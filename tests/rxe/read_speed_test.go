@@ -33,7 +33,9 @@ type readSetting struct {
 	Steered bool    `json:"steered"`
 	Sizes   []int64 `json:"sizes"`
 	Rounds  []int   `json:"rounds"` // for each size
-	UCX     bool    `json:"ucx"`    // beside the first size; its rails are equal always
+	// UCX are the kinds beside the first size. It takes all rails for equal, and aborts
+	// when a READ of 64 MiB meets a shaped rail.
+	UCX []string `json:"ucx"`
 	// What two rails are to read, as a multiple of one.
 	Wanted  float64      `json:"wanted"`
 	Samples []readSample `json:"samples"`
@@ -59,10 +61,10 @@ type readSample struct {
 func readSettings() []*readSetting {
 	sizes := []int64{64 << 20, 128 << 20, 256 << 20}
 	return []*readSetting{
-		{Name: "equal", Host: "c0", Rates: [2]int{80, 80}, Sizes: sizes, Rounds: []int{4, 2, 1}, UCX: true, Wanted: 1.9},
-		{Name: "1:2", Host: "c1", Rates: [2]int{60, 120}, Sizes: sizes, Rounds: []int{4, 2, 1}, Wanted: 2.8},
-		{Name: "unshaped", Host: "c0", Sizes: sizes, Rounds: []int{5, 5, 5}, UCX: true, Wanted: 1.113},
-		{Name: "steered", Host: "c0", Steered: true, Sizes: sizes, Rounds: []int{5, 5, 5}, UCX: true, Wanted: 1.113},
+		{Name: "equal", Host: "c0", Rates: [2]int{80, 80}, Sizes: sizes, Rounds: []int{4, 2, 2}, UCX: []string{ucxOneMiB}, Wanted: 1.9},
+		{Name: "1:2", Host: "c1", Rates: [2]int{60, 120}, Sizes: sizes, Rounds: []int{4, 2, 2}, Wanted: 2.8},
+		{Name: "unshaped", Host: "c0", Sizes: sizes, Rounds: []int{5, 5, 5}, UCX: []string{ucxOneMiB, ucxLarge}, Wanted: 1.113},
+		{Name: "steered", Host: "c0", Steered: true, Sizes: sizes, Rounds: []int{5, 5, 5}, UCX: []string{ucxOneMiB, ucxLarge}, Wanted: 1.113},
 	}
 }
 
