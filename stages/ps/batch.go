@@ -96,11 +96,11 @@ func (b *batch) begin(t *Table, op uint16, keys []uint64, rows []float32, found 
 	if len(keys) > math.MaxInt32 {
 		return ErrTooLarge
 	}
-	most, memory, err := t.chunkKeys(op)
+	b.order = b.plan.route(keys, len(b.c.shards), t.only)
+	most, memory, err := t.chunkKeys(op, b.plan.longest)
 	if err != nil {
 		return err
 	}
-	b.order = b.plan.route(keys, len(b.c.shards), t.only)
 	if b.plan.longest > most && (op == OpPut || op == OpUpdate) {
 		// Chunks overtake each other: of a key that comes more than once all must be in one.
 		b.order = b.plan.unite(keys, op == OpUpdate)

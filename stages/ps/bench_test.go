@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/stages/table"
 	"github.com/railstore/railstore/verbs"
@@ -21,6 +23,15 @@ func oneShard(d *deploy.Deployment) {
 		d.Hosts[i].Rails = d.Hosts[i].Rails[:1]
 	}
 	d.Shards[0].Store.Memory = 1 << 30
+}
+
+// cpuTime is what this process, both ends, has taken of the processors.
+func cpuTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // percentile sorts.
@@ -164,7 +175,7 @@ func BenchmarkGetRows(b *testing.B) {
 			for _, dim := range []int{128, 1024} {
 				for _, depth := range []int{1, 4} {
 					b.Run(fmt.Sprintf("provider=%s/mode=%s/row=%d/depth=%d", w.name, mode, 4*dim, depth), func(b *testing.B) {
-						benchRows(b, w, mode, dim, depth)
+						benchRows(b, w, mode, dim, depth, 500, 512<<10)
 					})
 				}
 			}
@@ -172,12 +183,30 @@ func BenchmarkGetRows(b *testing.B) {
 	}
 }
 
-func benchRows(b *testing.B, w where, mode string, dim, depth int) {
-	const batch = 500
+// BenchmarkGetWideRows is GETs of rows of which few fit an answer's slot: where auto goes
+// from staging_copy to direct_sg.
+func BenchmarkGetWideRows(b *testing.B) {
+	for _, w := range wheres(b) {
+		for _, slot := range []int{4 << 10, 64 << 10, 512 << 10} {
+			for _, dim := range []int{64, 128, 512, 1024, 2048, 4096, 15 << 10} {
+				for _, mode := range []string{StagingCopy, DirectSG, Auto} {
+					if 4*dim > slot*3/4 {
+						continue
+					}
+					b.Run(fmt.Sprintf("provider=%s/slot=%d/row=%d/mode=%s", w.name, slot, 4*dim, mode), func(b *testing.B) {
+						benchRows(b, w, mode, dim, 1, 1<<20/(4*dim), slot)
+					})
+				}
+			}
+		}
+	}
+}
+
+func benchRows(b *testing.B, w where, mode string, dim, depth, batch, slot int) {
 	w.beat = time.Minute // heartbeats allocate
 	s := newSite(b, w, func(d *deploy.Deployment) {
 		oneShard(d)
-		d.Lanes.RequestBytes, d.Lanes.ResponseBytes, d.Lanes.QPs, d.Lanes.Slots = 64<<10, 512<<10, 4, 16
+		d.Lanes.RequestBytes, d.Lanes.ResponseBytes, d.Lanes.QPs, d.Lanes.Slots = 64<<10, int64(slot), 4, 16
 		d.Reader.MaxStaging = 128 * MaxPiece
 	})
 	ss := s.session(func(c *SessionConfig) { c.Modes = Modes{Get: mode, Put: Push} })
@@ -205,6 +234,7 @@ func benchRows(b *testing.B, w where, mode string, dim, depth int) {
 		calls[i].keys, calls[i].rows = make([]uint64, batch), make([]float32, batch*dim)
 	}
 	x := uint64(1)
+	cpu := cpuTime()
 	b.SetBytes(int64(batch * dim * 4))
 	b.ReportAllocs()
 	n := 0
@@ -228,6 +258,7 @@ func benchRows(b *testing.B, w where, mode string, dim, depth int) {
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(n*batch)/b.Elapsed().Seconds(), "rows/s")
+	b.ReportMetric(float64(cpuTime()-cpu)/float64(n), "cpu-ns/op")
 	again := uint64(0)
 	for _, l := range ss.Lanes().Lanes("a") {
 		again += l.Stats().Retransmits
