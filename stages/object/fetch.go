@@ -73,7 +73,9 @@ func (j *readJob) runTask(t *taskRun) {
 					j.help(t.Rail)
 					return
 				}
-				j.settle(r, stripe, j.fetch(r.ctx, r.at, stripe, false))
+				if !j.goRound(r.at, stripe) {
+					j.settle(r, stripe, j.fetch(r.ctx, r.at, stripe, false))
+				}
 			}
 			j.leave(t)
 		})

@@ -149,6 +149,7 @@ func (j *readJob) hedge(ctx context.Context, at Path, stripe uint32, when time.T
 		j.corruptLocked(ctx, badStripe{stripe, at, a.err}, over, wrong, place)
 	} else {
 		j.moveLocked(stripe, over.Rail, MoveHedge)
+		j.late[at] = true
 	}
 	j.mu.Unlock()
 	j.blame(actx, at, a.err)

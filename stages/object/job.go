@@ -42,6 +42,7 @@ type readJob struct {
 	roundCtx    context.Context    // of the round
 	running     map[Path]*pathRun  // of the round
 	tasks       []*taskRun         // of the round
+	late        map[Path]bool      // paths that others overtook near the deadline
 	slow        map[string]bool    // rails that others took stripes over from
 	fatal       error              // first error that ends the read
 	stop        context.CancelFunc // of the round
@@ -98,7 +99,7 @@ func newReadJob(w *Worker, o *Object, sp span, land landing, rails []PlanRail, e
 	n := len(o.Placement.Stripes)
 	j := &readJob{
 		w: w, o: o, span: sp, land: land, opt: opt, rails: rails, excluded: excluded, start: time.Now(),
-		refs: make([]StripeRef, n), owner: make([]string, n), meters: make(map[string]*meter, len(rails)), canary: map[Path]bool{}, dirty: map[Path]bool{}, lost: map[Path]error{}, slow: map[string]bool{},
+		refs: make([]StripeRef, n), owner: make([]string, n), meters: make(map[string]*meter, len(rails)), canary: map[Path]bool{}, dirty: map[Path]bool{}, lost: map[Path]error{}, slow: map[string]bool{}, late: map[Path]bool{},
 	}
 	for i := range o.Placement.Stripes {
 		s := &o.Placement.Stripes[i]

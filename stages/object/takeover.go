@@ -85,6 +85,33 @@ func (j *readJob) takeOver(rail string) (*pathRun, uint32, bool) {
 	return r, stripe, true
 }
 
+// goRound gets a stripe over another rail from the start, when its own path was too late
+// with one already: to ask it first and to silence it again takes time that the read does
+// not have. It reports false when there is no such way, or no connection free on it.
+func (j *readJob) goRound(at Path, stripe uint32) bool {
+	j.mu.Lock()
+	late := j.late[at]
+	j.mu.Unlock()
+	if !late {
+		return false
+	}
+	over, ok := j.elsewhere(at)
+	if !ok || !j.w.rails[over.Rail].conns.TryAcquire(1) { // waiting for one while we hold another might never end
+		return false
+	}
+	defer j.w.rails[over.Rail].conns.Release(1)
+	j.mu.Lock()
+	if j.late[over] || !j.carriesLocked(over) {
+		j.mu.Unlock()
+		return false
+	}
+	r := j.pathLocked(over)
+	j.moveLocked(stripe, over.Rail, MoveHedge)
+	j.mu.Unlock()
+	j.settle(r, stripe, j.fetch(r.ctx, over, stripe, false))
+	return true
+}
+
 // carriesLocked reports whether a path is one that any stripe may go over: neither a
 // canary nor one that failed.
 func (j *readJob) carriesLocked(at Path) bool {
