@@ -153,7 +153,9 @@ func (m *matrix) file(stripe uint32) string {
 func (m *matrix) refuses() error {
 	m.t.Helper()
 	dst := bytes.Repeat([]byte{0x33}, len(m.data))
+	began := time.Now()
 	_, _, err := m.session.ReadInto(context.Background(), testKey, dst, ReadOptions{})
+	m.t.Logf("refused after %v: %v", time.Since(began).Round(time.Millisecond), err)
 	if err == nil || bytes.Count(dst, []byte{0x33}) != len(dst) {
 		m.t.Fatalf("%v, or the destination was touched", err)
 	}
@@ -410,11 +412,7 @@ func TestMatrixSecondRailLate(t *testing.T) {
 // when the network is well and the memory in use for something else.
 func TestMatrixUncertainCompletion(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	m := newMatrixOf(t, func(d *deploy.Deployment) {
-		for h := range 2 {
-			d.Hosts[h].Rails[1].RetryCount = 7 // rxe takes it for ever
-		}
-	}, func(l *Limits) { l.IOTimeout = matrixPace() * 700 * time.Millisecond })
+	m := newMatrixOf(t, patientShards, func(l *Limits) { l.IOTimeout = matrixPace() * 700 * time.Millisecond })
 	defer m.end()
 	m.trouble.silentMidway(m)
 	rep := readBytes(t, m.session.Worker, testKey, m.data)
@@ -427,6 +425,13 @@ func TestMatrixUncertainCompletion(t *testing.T) {
 	}
 	m.unchanged(m.trouble.mend)
 	m.heals()
+}
+
+// patientShards send over rail b again for ever, on rxe.
+func patientShards(d *deploy.Deployment) {
+	for h := range 2 {
+		d.Hosts[h].Rails[1].RetryCount = 7
+	}
 }
 
 // TestMatrixControlTimeout: the answer to a request does not come in time. The QP is
@@ -499,7 +504,7 @@ func TestMatrixSlab(t *testing.T) {
 func TestMatrixLateWrite(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	patience := matrixPace() * 300 * time.Millisecond
-	m := newMatrix(t, func(l *Limits) { l.IOTimeout = patience })
+	m := newMatrixOf(t, patientShards, func(l *Limits) { l.IOTimeout = patience })
 	defer m.end()
 	by := patience + 1200*time.Millisecond // the client waits for a late answer for a second
 	m.trouble.late(by, 400*time.Millisecond)

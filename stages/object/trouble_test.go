@@ -200,7 +200,7 @@ func (c *cables) device(rail, host int) string {
 // run runs a command; it may be called on any goroutine.
 func (c *cables) run(command string) {
 	c.t.Helper()
-	if out, err := exec.Command("bash", "-c", command).CombinedOutput(); err != nil {
+	if out, err := exec.Command("bash", "-c", "set -e\n"+command).CombinedOutput(); err != nil {
 		c.t.Errorf("%s: %v\n%s", command, err, out)
 	}
 }
@@ -243,8 +243,14 @@ func (c *cables) slow(end string, bits int) {
 	c.spoil(end, fmt.Sprintf("tbf rate %dbit burst 64kb limit 4mb", bits))
 }
 
+// late holds the data packets of WRITEs back, and lets requests, answers and
+// acknowledgements pass, so that both QPs are well all the time. Data packets are those
+// of 4096 to 8191 bytes: one MTU and headers.
 func (c *cables) late(by, _ time.Duration) {
-	c.spoil("shard b", fmt.Sprintf("netem delay %dms limit 20000", by.Milliseconds()))
+	dev := c.net["shard b"]
+	c.spoil("shard b", fmt.Sprintf(`handle 1: prio bands 4
+		tc qdisc add dev %s parent 1:4 netem delay %dms limit 20000
+		tc filter add dev %[1]s parent 1: protocol ip prio 1 u32 match u16 0x1000 0xf000 at 2 flowid 1:4`, dev, by.Milliseconds()))
 }
 
 func (c *cables) noisy(end string) { c.spoil(end, "netem corrupt 2%") }
@@ -280,7 +286,7 @@ func (c *cables) mend() {
 	clear(c.spoiled)
 	clear(c.down)
 	if b.Len() > 0 {
-		c.run("set -e\n" + b.String())
+		c.run(b.String())
 	}
 }
 

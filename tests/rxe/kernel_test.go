@@ -23,7 +23,7 @@ var initScript []byte
 // modules are what the guest loads; what these depend on comes by itself. rxe
 // computes ICRCs with the kernel's generic CRC-32: the accelerated module is left
 // out because carry-less multiplication is dear under emulation.
-var modules = []string{"virtio_pci", "9pnet_virtio", "9p", "veth", "dummy", "sch_netem", "sch_tbf",
+var modules = []string{"virtio_pci", "9pnet_virtio", "9p", "veth", "dummy", "sch_netem", "sch_tbf", "sch_prio", "cls_u32",
 	"crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"}
 
 // kernel is what QEMU boots.
