@@ -55,28 +55,45 @@ def interruptible(cancel: Optional[Cancel], f: Callable[[int], None]) -> None:
         f(cancel._handle if cancel else 0)
         return
     own = cancel or Cancel()
+    guard, done = threading.Lock(), threading.Event()
+    begun, revoked = False, False
     failed: List[BaseException] = []
 
     def run() -> None:
+        nonlocal begun
+        with guard:
+            if revoked:
+                return
+            begun = True
         try:
             f(own._handle)
         except BaseException as e:  # it is raised below, in the thread that called
             failed.append(e)
+        done.set()
 
-    t = threading.Thread(target=run, name="railstore call", daemon=True)
-    t.start()
-    interrupted: Optional[BaseException] = None
-    while t.is_alive():
-        try:
-            t.join()
-        except BaseException as e:
-            # The call uses memory of the caller's until it has returned, which it does soon.
-            interrupted = e
-            own.fire()
-    if cancel is None:
-        own.close()
-    if interrupted is not None:
-        raise interrupted
+    def settle() -> None:
+        nonlocal revoked
+        while True:
+            try:
+                own.fire()
+                with guard:
+                    revoked = True  # what has not begun does not begin any more
+                if begun:
+                    done.wait()
+                return
+            except KeyboardInterrupt:
+                pass  # the call uses memory of the caller's until it has returned, which it does soon
+
+    try:
+        # Ctrl-C may come anywhere in here, also before the thread has begun.
+        threading.Thread(target=run, name="railstore call", daemon=True).start()
+        done.wait()
+    except BaseException:
+        settle()
+        raise
+    finally:
+        if cancel is None:
+            own.close()
     if failed:
         raise failed[0]
 

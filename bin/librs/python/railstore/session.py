@@ -49,7 +49,12 @@ class Session:
             o.cancel = c
             check(_abi.load().rs_session_open, ctypes.byref(o), ctypes.byref(h))
 
-        interruptible(cancel, call)
+        try:
+            interruptible(cancel, call)
+        except BaseException:
+            self._handle = h.value  # it was open just before Ctrl-C, or is 0
+            self.close()
+            raise
         self._handle = h.value
 
     def _live(self) -> int:
