@@ -145,7 +145,9 @@ func TestHelpExamples(t *testing.T) {
 const tableExamples = `
 rs table init --quiet user --dim 4 --optimizer adagrad
 rs table init --quiet words --dim 3
-rs table put --quiet user 7=1,2,3,4
+rs table put --quiet user 7=1,2,3,4 word:king=1,1,1,1
+rs table drop --quiet --force item
+rs table init --quiet item --dim 4 --optimizer adagrad
 printf 'king 0.1 0.2 0.3\nqueen 0.4 0.5 0.6\nknave 1 2 3\n' > vectors.txt
 rs table save --quiet user rows.npy --range 0:10 --keys-out keys.npy
 rs table save --quiet --snapshot nightly

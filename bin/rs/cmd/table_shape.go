@@ -54,9 +54,9 @@ an error. Without TABLE the tables of the recipe are made, which shards do by
 themselves when they start. What the numbers mean is in docs/tables.md.
 
 Examples:
-   rs table init item --dim 64
-   rs table init page --dim 64 --optimizer sgd --learning-rate 0.01
-   rs table init city --dim 16 --optimizer adam --learning-rate 0.001 --beta1 0.9`,
+   rs table init page --dim 64
+   rs table init city --dim 64 --optimizer sgd --learning-rate 0.01
+   rs table init item --dim 16 --optimizer adam --learning-rate 0.001 --beta1 0.9`,
 		Flags: tableFlags(
 			&cli.IntFlag{Name: "dim", HideDefault: true, Usage: "`FLOATS` of a row"},
 			&cli.StringFlag{Name: "optimizer", Value: table.SGD, Usage: "`RULE` of updates: sgd, adagrad, rowwise-adagrad, adam or adamw"},
