@@ -325,7 +325,6 @@ func TestPartsOfTwoSaves(t *testing.T) {
 // what it was is refused.
 func TestChainOfAFolder(t *testing.T) {
 	f := newFleet(t, 1)
-	folder := f.folders[0]
 	ids := map[string]SaveID{}
 	save := func(name, base string) error {
 		t.Helper()
@@ -357,7 +356,8 @@ func TestChainOfAFolder(t *testing.T) {
 		t.Error("the chain loads something else")
 	}
 	// A store that has loaded it goes on with it.
-	f, folder = to, to.folders[0]
+	f = to
+	folder := f.folders[0]
 	f.change(3)
 	must(save("thu", "wed"))
 	if info, err := readHead(folder.path("thu")); err != nil || info.BaseName != "wed" || info.Base != ids["wed"] {
