@@ -186,6 +186,7 @@ type Reader struct {
 	Hedge                 bool     `json:"hedge"`
 	Quarantine            Duration `json:"quarantine"`
 	Recheck               bool     `json:"recheck"`
+	Verify                string   `json:"verify"` // whole | stripes
 }
 
 // Table is an embedding table: u64 keys, float32 rows.

@@ -56,6 +56,7 @@ var envVariables = []struct {
 	{"WEIGHTS", "reader.weights", envWord(func(r *deploy.Reader, s string) { r.Weights = s }, "configured", "adaptive")},
 	{"DEADLINE", "reader.deadline", envDuration(0, func(r *deploy.Reader, d deploy.Duration) { r.Deadline = d })},
 	{"HEDGE", "reader.hedge", envBool(func(r *deploy.Reader, b bool) { r.Hedge = b })},
+	{"VERIFY", "reader.verify", envWord(func(r *deploy.Reader, s string) { r.Verify = s }, "whole", "stripes")},
 	{"RECHECK", "reader.recheck", envBool(func(r *deploy.Reader, b bool) { r.Recheck = b })},
 }
 

@@ -27,7 +27,7 @@ func TestEnvironment(t *testing.T) {
 	e, err := ReadEnvironment([]string{"HOME=/root", "RS_DEPLOYMENT=x", "RS_MR_COORDINATOR=10.0.0.1:7100", "RS_MR_RAILS=ibv:mlx5_0:1:3:4:4096@10.0.0.9,b=ibv:mlx5_1",
 		"RS_MR_IO_TIMEOUT=3s", "RS_MR_COOLDOWN=0s", "RS_MR_QUARANTINE=5m", "RS_MR_DEADLINE=7s", "RS_MR_MAX_CONNECTIONS_PER_RAIL=2", "RS_MR_MAX_CONNECTIONS=9",
 		"RS_MR_MAX_INFLIGHT_PER_RAIL=8MiB", "RS_MR_MAX_INFLIGHT=16MiB", "RS_MR_MAX_STAGING=1GiB", "RS_MR_TASK_MAX_STRIPES=5", "RS_MR_MIN_RAILS=2",
-		"RS_MR_ON_RAIL_FAILURE=fail", "RS_MR_WEIGHTS=adaptive", "RS_MR_HEDGE=false", "RS_MR_RECHECK=false"})
+		"RS_MR_ON_RAIL_FAILURE=fail", "RS_MR_WEIGHTS=adaptive", "RS_MR_HEDGE=false", "RS_MR_RECHECK=false", "RS_MR_VERIFY=stripes"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := deploy.Reader{IOTimeout: deploy.Duration(3 * time.Second), MaxConnectionsPerRail: 2, MaxConnections: 9, MaxInflightPerRail: 8 << 20, MaxInflight: 16 << 20,
-		TaskMaxStripes: 5, MaxStaging: 1 << 30, OnRailFailure: "fail", MinRails: 2, Weights: "adaptive", Quarantine: deploy.Duration(5 * time.Minute), Deadline: deploy.Duration(7 * time.Second)}
+		TaskMaxStripes: 5, MaxStaging: 1 << 30, OnRailFailure: "fail", MinRails: 2, Weights: "adaptive", Quarantine: deploy.Duration(5 * time.Minute), Deadline: deploy.Duration(7 * time.Second), Verify: "stripes"}
 	if got.Reader != want || e.Control != "10.0.0.1:7100" {
 		t.Errorf("%+v\nwant %+v; control %s", got.Reader, want, e.Control)
 	}
@@ -74,7 +74,7 @@ func TestEnvironmentRefuses(t *testing.T) {
 	for _, bad := range []string{
 		"COORDINATOR=nowhere", "COORDINATOR=", "RAILS=", "RAILS=mlx5_0", "RAILS=ibv:mlx5_0:x", "RAILS=ibv:mlx5_0::::9000", "RAILS=a=,a=", "RAILS==ibv:mlx5_0", "RAILS=ibv:mlx5_0,",
 		"IO_TIMEOUT=0s", "IO_TIMEOUT=3", "COOLDOWN=-1s", "QUARANTINE=soon", "DEADLINE=-1s", "MAX_CONNECTIONS_PER_RAIL=0", "MAX_CONNECTIONS_PER_RAIL=4097", "MAX_CONNECTIONS=many",
-		"MAX_INFLIGHT_PER_RAIL=0", "MAX_INFLIGHT=64MX", "MAX_STAGING=-1", "TASK_MAX_STRIPES=-1", "MIN_RAILS=0", "ON_RAIL_FAILURE=reroute", "WEIGHTS=measured", "HEDGE=1", "RECHECK=yes",
+		"MAX_INFLIGHT_PER_RAIL=0", "MAX_INFLIGHT=64MX", "MAX_STAGING=-1", "TASK_MAX_STRIPES=-1", "MIN_RAILS=0", "ON_RAIL_FAILURE=reroute", "WEIGHTS=measured", "HEDGE=1", "RECHECK=yes", "VERIFY=none",
 		"COOL_DOWN=1s", "=x",
 	} {
 		e, err := ReadEnvironment([]string{EnvPrefix + bad})

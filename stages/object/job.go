@@ -112,8 +112,8 @@ func newReadJob(w *Worker, o *Object, sp span, land landing, rails []PlanRail, e
 		}
 	}
 	j.order = newInOrder(land.Bytes(), o.StripeBytes, int(sp.last-sp.first))
-	if sp.off != 0 || sp.end != o.Size {
-		j.order.hash = nil // there is nothing to compare the hash of a part with
+	if w.cfg.Limits.StripesOnly || sp.off != 0 || sp.end != o.Size {
+		j.order.hash = nil // of a part there is nothing to compare it with
 	}
 	return j
 }
@@ -254,9 +254,12 @@ func (j *readJob) complete() error {
 // report also tells the health of the rails what they carried.
 func (j *readJob) report(plan *Plan) *ReadReport {
 	rep := &ReadReport{
-		Namespace: j.o.Key.Namespace, Object: j.o.Key.Name, Generation: j.o.Generation, ObjectBytes: j.o.Size, Bytes: j.o.Size, XXH3: j.o.XXH3,
+		Namespace: j.o.Key.Namespace, Object: j.o.Key.Name, Generation: j.o.Generation, ObjectBytes: j.o.Size, Bytes: j.o.Size, XXH3: j.o.XXH3, Verified: VerifiedWhole,
 		Rereads: j.rereads, Hedges: j.hedges, Excluded: append([]string{}, j.excluded...), Moves: append([]Move{}, j.moves...), Exact: true,
 		Corruptions: append([]Corruption{}, j.corruptions...), Faults: []PathFault{}, Rails: []RailSnapshot{},
+	}
+	if j.order.hash == nil {
+		rep.Verified = VerifiedStripes
 	}
 	for _, m := range j.moves {
 		if m.Why == MoveFailover {

@@ -24,6 +24,7 @@ type Limits struct {
 	Hedge              bool          // near a deadline late stripes are asked for over another rail, too
 	Quarantine         time.Duration // for which a rail that delivered wrong bytes is left alone
 	Recheck            bool          // look the object up again after reading it
+	StripesOnly        bool          // the stripes' checksums stand for the hash of the whole
 	StaleRetries       int           // times a read starts over because the object changed
 }
 
@@ -70,7 +71,7 @@ func LimitsOf(r deploy.Reader) Limits {
 	}
 	set(&l.MinRails, r.MinRails)
 	l.Adaptive, l.Hedge, l.Quarantine = r.Weights == "adaptive", r.Hedge, r.Quarantine.D()
-	l.Recheck, l.Deadline = r.Recheck, r.Deadline.D()
+	l.Recheck, l.Deadline, l.StripesOnly = r.Recheck, r.Deadline.D(), r.Verify == "stripes"
 	return l
 }
 

@@ -62,6 +62,7 @@ type ReadReport struct {
 	Bytes          uint64         `json:"bytes"`        // that were asked for
 	ObjectBytes    uint64         `json:"object_bytes"` // of the whole object
 	XXH3           string         `json:"xxh3"`         // of Bytes
+	Verified       string         `json:"verified"`     // VerifiedWhole | VerifiedStripes
 	Seconds        float64        `json:"seconds"`
 	BytesPerSecond float64        `json:"bytes_per_second"`
 	Output         string         `json:"output"`
@@ -77,6 +78,12 @@ type ReadReport struct {
 	Excluded       []string       `json:"excluded"` // rails and paths that were not planned with, and why
 	Rails          []RailSnapshot `json:"rails"`
 }
+
+// What was hashed before a read handed anything over.
+const (
+	VerifiedWhole   = "whole"   // each stripe, and all bytes in order
+	VerifiedStripes = "stripes" // each stripe
+)
 
 // PathFault is a path that failed under a read.
 type PathFault struct {
@@ -110,7 +117,7 @@ func (b *LeasedBuffer) Release() {
 
 // Read reads an object over all its rails. What it returns is complete: every
 // stripe arrived and has its checksum, the bytes in order have the object's (of a
-// range the stripes' checksums stand for it), and, with Limits.Recheck, the object is
+// range, and with Limits.StripesOnly, the stripes' checksums stand for it), and, with Limits.Recheck, the object is
 // still the current one. On an error there is no buffer and nothing touches the
 // memory any more.
 //

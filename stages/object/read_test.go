@@ -45,6 +45,9 @@ func TestReadReportJSON(t *testing.T) {
 	data := randomBytes(1, 16*Align)
 	x.mustPut(testKey, data)
 	rep := x.reads(testKey, data)
+	if rep.Verified != VerifiedWhole {
+		t.Errorf("verified: %s", rep.Verified)
+	}
 	b, err := json.Marshal(rep)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +56,7 @@ func TestReadReportJSON(t *testing.T) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []string{"namespace", "object", "generation", "bytes", "xxh3", "seconds", "bytes_per_second", "output", "rails"} {
+	for _, k := range []string{"namespace", "object", "generation", "bytes", "xxh3", "verified", "seconds", "bytes_per_second", "output", "rails"} {
 		if _, ok := m[k]; !ok {
 			t.Errorf("no key %q in %s", k, b)
 		}
@@ -228,6 +231,11 @@ func TestReadWrongWhole(t *testing.T) {
 	err = x.wantReadFails(ErrChecksum)
 	if !strings.Contains(err.Error(), "every stripe is right") {
 		t.Errorf("%v", err)
+	}
+	// The stripes stand for the whole where the recipe says so, and the report tells.
+	x.w.cfg.Limits.StripesOnly = true
+	if rep := x.reads(k, data); rep.Verified != VerifiedStripes {
+		t.Errorf("verified: %s", rep.Verified)
 	}
 }
 
