@@ -123,6 +123,10 @@ func TestHelpExamples(t *testing.T) {
 					s.must("rs put --quiet kv/layer0 big.bin")
 				case "put":
 					s.must("rs rm --quiet kv/layer1 || true") // for --if-absent
+				case "fault":
+					if strings.Contains(ex, " --id ") {
+						s.must("rs fault add --quiet do=delay by=1us") // the first of the rail
+					}
 				case "table":
 					if strings.HasPrefix(ex, "rs table init") {
 						s.must("rs table drop --quiet --force user item")

@@ -67,8 +67,8 @@ Examples:
 port that was down because of a fault it is as if the link came back.
 
 Examples:
-   rs fault clear
-   rs fault clear --shard 0 --rail rail0 --id 1`,
+   rs fault clear --shard 0 --rail rail0 --id 1
+   rs fault clear`,
 				Flags:  askedFlags(railFlag(), &cli.IntSliceFlag{Name: "id", Usage: "only the faults with these `IDS` (they count for each rail)"}),
 				Action: a.faultClear,
 			},
