@@ -11,6 +11,9 @@ import (
 // errBudget is the cause of a wait for byte budget that took too long.
 var errBudget = errors.New("the bytes in flight did not get fewer")
 
+// errInflight is the cause of a refusal that more staging memory would not help.
+var errInflight = errors.New("may be in flight")
+
 // take takes n from the rail's semaphore, then from the common one. The common
 // one is last, so that what it holds is always being used.
 func take(ctx context.Context, rail, all *semaphore.Weighted, n int64) (release func(), err error) {

@@ -170,6 +170,7 @@ func hintFor(err error) string {
 		{errAway, "mount its file system: the shard takes the directory back by itself"},
 		{ErrIO, "rs status shows which directory is out of use and why; rs scrub tells what is damaged"},
 		{ErrConflict, "look at the object with: rs stat"},
+		{errInflight, "raise reader.maxInflightBytes or maxInflightBytesPerRail, or put the object again in shorter stripes"},
 		{ErrNoMemory, "raise reader.maxStagingBytes, or the shard's slab"},
 		{ErrNoChecksum, "it was stored by a program that kept none: put it again; what cannot be verified is not read"},
 		{ErrLost, "put the object again; rs stat -v tells in which directory its stripes are"},

@@ -89,7 +89,7 @@ func (l *Limits) check() error {
 // stripeFits refuses a stripe that no budget would ever let through.
 func (l *Limits) stripeFits(n uint64) error {
 	if m := min(l.MaxInflight, l.MaxInflightPerRail); n > uint64(m) {
-		return fmt.Errorf("%w: a stripe of %d bytes is larger than the %d bytes that may be in flight; raise reader.maxInflightBytes or maxInflightBytesPerRail", ErrNoMemory, n, m)
+		return fmt.Errorf("%w: a stripe of %d bytes is larger than the %d bytes that %w", ErrNoMemory, n, m, errInflight)
 	}
 	return nil
 }
