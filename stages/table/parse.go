@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 )
 
 // snapshotReader reads the parts and believes nothing.
@@ -93,11 +94,29 @@ func (in *snapshotReader) head() (info Snapshot, err error) {
 	return info, nil
 }
 
+// openSnapshot opens a file to read it. A pipe that somebody put there is refused: opening
+// one waits for its other end, and nothing could end that.
+func openSnapshot(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &ioError{err}
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", path)
+	}
+	if err != nil {
+		_ = f.Close() // it was only read
+		return nil, &ioError{err}
+	}
+	return f, nil
+}
+
 // readHead reads the head of a file alone.
 func readHead(path string) (Snapshot, error) {
-	f, err := os.Open(path)
+	f, err := openSnapshot(path)
 	if err != nil {
-		return Snapshot{}, &ioError{err}
+		return Snapshot{}, err
 	}
 	defer f.Close() // it was only read
 	in := &snapshotReader{r: bufio.NewReaderSize(f, headBytes), all: xxh3.New(), path: path}

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -69,9 +68,9 @@ type stagedTable struct {
 func (s *Store) Stage(ctx context.Context, paths ...string) (*Staged, error) {
 	sources := make([]source, len(paths))
 	for i, p := range paths {
-		f, err := os.Open(p)
+		f, err := openSnapshot(p)
 		if err != nil {
-			return nil, fail("table_load", &ioError{err})
+			return nil, fail("table_load", err)
 		}
 		defer f.Close() // it was only read
 		sources[i] = source{f, p}

@@ -16,6 +16,7 @@ import (
 	"testing/iotest"
 
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 )
 
 // small is a store with a row or two of each kind of table.
@@ -629,5 +630,48 @@ func TestSaveAndLoadEnd(t *testing.T) {
 		if _, err := s.SaveTo(ctx(t), f, SaveSpec{}); err == nil || layerOf(err) != "storage" {
 			t.Error(err)
 		}
+	}
+}
+
+// TestSaveOfAReplacedTable: a table that is cleared or loaded while it is saved makes the
+// save fail, rather than mixing what it had with what it has.
+func TestSaveOfAReplacedTable(t *testing.T) {
+	s := openTest(t, Config{})
+	tb := mustInit(t, s, Spec{Name: "t", Dim: 2})
+	keys := sequence(1, 5000)
+	mustPut(t, tb, keys, make([]float32, 2*len(keys)))
+	b := saved(t, s)
+	for what, do := range map[string]func() error{
+		"cleared": tb.Clear,
+		"loaded":  func() error { return s.LoadFrom(ctx(t), bytes.NewReader(b)) },
+	} {
+		mustPut(t, tb, keys, make([]float32, 2*len(keys)))
+		var failed error
+		w := &hookWriter{do: func() { failed = do() }}
+		if _, err := s.SaveTo(ctx(t), w, SaveSpec{}); !errors.Is(err, ErrReplaced) || failed != nil {
+			t.Errorf("%s: %v, %v", what, err, failed)
+		}
+	}
+	saved(t, s) // and the next one is whole again
+}
+
+// TestSnapshotThatIsNoFile: nobody waits for the other end of a pipe that lies there.
+func TestSnapshotThatIsNoFile(t *testing.T) {
+	s := small(t, 1)
+	f := &Folder{Store: s, Dir: t.TempDir(), Shards: 1}
+	if err := unix.Mkfifo(f.path("snap"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := contents(t, s)
+	if _, err := f.State("snap"); err == nil || !strings.Contains(err.Error(), "not a regular file") || layerOf(err) != "storage" {
+		t.Error(err)
+	}
+	for _, path := range []string{f.path("snap"), f.Dir} {
+		if err := s.Load(ctx(t), path); err == nil || !strings.Contains(err.Error(), "not a regular file") || layerOf(err) != "storage" {
+			t.Error(err)
+		}
+	}
+	if !reflect.DeepEqual(contents(t, s), before) {
+		t.Error("the store changed")
 	}
 }
