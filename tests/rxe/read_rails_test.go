@@ -60,7 +60,7 @@ func TestMeasureReads(t *testing.T) {
 	run.Kernel = strings.TrimSpace(string(version))
 	stored := map[int64]bool{}
 	for _, s := range readSettings() {
-		if only := os.Getenv("RS_READ_ONLY"); only != "" && only != s.Name {
+		if only := os.Getenv("RS_READ_ONLY"); only != "" && !slices.Contains(strings.Split(only, ","), s.Name) {
 			continue
 		}
 		r.measure(s, stored)
@@ -80,13 +80,15 @@ func TestMeasureReads(t *testing.T) {
 }
 
 // open connects from a host of the recipe.
-func (r *readRig) open(ctx context.Context, host string) {
+func (r *readRig) open(ctx context.Context, host string, stripes bool) {
 	r.t.Helper()
 	d := r.d
+	limits := object.LimitsOf(d.Reader)
+	limits.StripesOnly = stripes
 	s, err := object.OpenSession(ctx, object.SessionConfig{Deployment: d, Host: host, Staging: 640 << 20,
 		Drivers: func(string, deploy.Rail) (verbs.Driver, error) { return ibv.New(ibv.Options{}), nil },
 		Control: launch.ControlAddress(d), Identity: launch.Identity(d), Options: ctrl.ClientOptions{Timeout: d.Control.Timeout.D()},
-		Limits: object.LimitsOf(d.Reader)})
+		Limits: limits})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -105,7 +107,7 @@ func (r *readRig) measure(s *readSetting, stored map[int64]bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
 	began := time.Now()
-	r.open(ctx, s.Host)
+	r.open(ctx, s.Host, s.Stripes)
 	defer func() {
 		if err := r.session.Close(ctx); err != nil {
 			r.t.Error(err)
