@@ -282,6 +282,59 @@ func TestQuarantine(t *testing.T) {
 		return nil
 	})
 	accounted(t, z.reads(testKey, data))
+	// A file that its shard finds wrong, and right when it is asked again, is no rail's fault.
+	v := newWorld(t, nil)
+	v.mustPut(testKey, data)
+	v.script(func(o wireOp) *fault {
+		if isFetch(o) && o.at.Rail == "b" && o.ref.Index == stripe {
+			return &fault{err: fmt.Errorf("%w: for a moment", ErrCorrupt)}
+		}
+		return nil
+	})
+	rep = v.reads(testKey, data)
+	accounted(t, rep)
+	if len(rep.Corruptions) != 1 || v.w.Snapshot()[1].State != "active" {
+		t.Errorf("%+v, %s", rep, v.w.Snapshot()[1].State)
+	}
+}
+
+// TestAccountIsChecked: a read whose rails did not carry what was planned and moved is
+// not handed over.
+func TestAccountIsChecked(t *testing.T) {
+	x := newWorld(t, nil)
+	x.mustPut(testKey, randomBytes(1, 4*Align))
+	ctx := context.Background()
+	o, err := x.w.Lookup(ctx, testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := x.w.prepare(testKey, &o, ReadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	land, err := x.w.leased(ctx, &o, p.span, p.lo, p.n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer land.done(false)
+	j := newReadJob(x.w, &o, p.span, land, p.rails, p.excluded, ReadOptions{})
+	if err := errors.Join(j.run(ctx, p.plan), j.complete()); err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range j.meters {
+		m.moveIn(1)
+		if err := j.complete(); !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), "rail "+name) {
+			t.Errorf("a byte too few on rail %s: %v", name, err)
+		}
+		m.moveOut(2)
+		if err := j.complete(); !errors.Is(err, ErrIncomplete) {
+			t.Errorf("a byte too many on rail %s: %v", name, err)
+		}
+		m.moveIn(1)
+	}
+	if err := j.complete(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestHedge: near the deadline a stripe that hangs is asked for over the other rail.

@@ -129,6 +129,33 @@ func TestReadInto(t *testing.T) {
 	x.idle()
 }
 
+// TestReadCancelledAtTheEnd: a cancel wins as long as nothing was handed over, also
+// when everything has arrived and the last question is answered.
+func TestReadCancelledAtTheEnd(t *testing.T) {
+	x := newWorld(t, nil)
+	data := randomBytes(1, 3*Align+9)
+	x.mustPut(testKey, data)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	lookups := 0
+	x.catalog.after = func(c string) error {
+		if c == "lookup" {
+			if lookups++; lookups == 2 {
+				cancel()
+			}
+		}
+		return nil
+	}
+	dst := make([]byte, len(data))
+	if _, _, err := x.w.ReadInto(ctx, testKey, dst, ReadOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if lookups != 2 || !bytes.Equal(dst, make([]byte, len(data))) {
+		t.Errorf("%d lookups, the buffer is touched: %v", lookups, !bytes.Equal(dst, make([]byte, len(data))))
+	}
+	x.idle()
+}
+
 func TestReadStale(t *testing.T) {
 	first, second := randomBytes(1, 5*Align), randomBytes(2, 3*Align)
 	// Replaced during the read: the stripes of the old generation are gone.
