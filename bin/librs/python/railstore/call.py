@@ -107,6 +107,13 @@ def milliseconds(seconds: Optional[float]) -> int:
     return max(1, int(seconds * 1000))
 
 
+def part(offset: int, length: int) -> Tuple[int, int]:
+    """A part of an object. ctypes would make huge numbers of those below 0."""
+    if offset < 0 or length < 0:
+        raise ValueError("offset %r, length %r: want numbers from 0 on" % (offset, length))
+    return offset, length
+
+
 def encode(text: Optional[str]) -> Optional[bytes]:
     if text is None:
         return None

@@ -8,7 +8,7 @@ import os
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _abi, errors
-from .call import Buffer, Cancel, check, encode, interruptible, milliseconds, names, readable, writable
+from .call import Buffer, Cancel, check, encode, interruptible, milliseconds, names, part, readable, writable
 from .lease import Lease
 from .table import Table
 
@@ -148,6 +148,7 @@ class Session:
         wanted, leased, failed = (_abi.rs_read_item * n)(), (_abi.rs_leased * n)(), (_abi.rs_error * n)()
         for i, item in enumerate(items):
             name, offset, length = (item, 0, 0) if isinstance(item, str) else item
+            offset, length = part(offset, length)
             wanted[i] = _abi.rs_read_item(name=encode(name), offset=offset, length=length)
             leased[i], failed[i] = _abi.rs_leased(), _abi.rs_error(shard=-1, lane=-1)
         report = ctypes.c_void_p()
@@ -272,6 +273,7 @@ class Session:
 
 
 def _read(offset: int, length: int, rails: Rails, timeout: Optional[float], strict: bool) -> _abi.rs_read_options:
+    offset, length = part(offset, length)
     return _abi.rs_read_options(
         flags=_abi.READ_FAIL_ON_DEGRADED if strict else 0,
         rails=names(rails),

@@ -83,6 +83,11 @@ class Objects(Case):
             self.s.read_into("kv/big\0x", bytearray(BIG))
         with self.assertRaises(ValueError):
             self.s.read_into("kv/big", bytearray(BIG), timeout=0)
+        for offset, length in ((-1, 0), (0, -1)):
+            with self.assertRaises(ValueError):
+                self.s.read("kv/big", offset=offset, length=length)
+            with self.assertRaises(ValueError):
+                self.s.read_batch([("kv/big", offset, length)])
         buffer = bytearray(BIG)
         self.s.read_into("kv/big", buffer)
         buffer.append(1)  # nothing holds it any more
