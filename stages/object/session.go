@@ -2,13 +2,9 @@ package object
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"time"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
@@ -98,17 +94,11 @@ func openSession(ctx context.Context, cfg SessionConfig, absent []AbsentRail) (_
 		}
 	}()
 	d := cfg.Deployment
-	if cfg.Host == "" {
-		h := d.ClientHost()
-		if h == nil {
-			return nil, pipeline.Errorf(pipeline.LayerConfig, "connect", pipeline.Nowhere, "the deployment has no host")
-		}
-		cfg.Host = h.Name
+	if cfg.Host, err = rail.ClientHost(d, cfg.Host); err != nil {
+		return nil, err
 	}
 	if cfg.Name == "" {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails
-		cfg.Name = fmt.Sprintf("%s-%d-%s", cfg.Host, os.Getpid(), hex.EncodeToString(b[:4]))
+		cfg.Name = rail.ClientName(cfg.Host)
 	}
 	s.name = cfg.Name
 	if cfg.Staging == 0 {
@@ -132,7 +122,8 @@ func openSession(ctx context.Context, cfg SessionConfig, absent []AbsentRail) (_
 		return nil, err
 	}
 	s.scope.DeferClose("staging", s.staged.close)
-	if err := s.join(ctx, cfg, set); err != nil {
+	s.control, err = rail.Join(ctx, s.scope, rail.ClientInput{Set: set, Name: cfg.Name, Control: cfg.Control, Identity: cfg.Identity, Options: cfg.Options})
+	if err != nil {
 		return nil, err
 	}
 	if s.client, err = lanes.Dial(ctx, s.scope, lanes.ClientInput{Set: set, Control: s.control, Config: lc, Name: string(ctrl.ClientID(cfg.Name))}); err != nil {
@@ -192,29 +183,7 @@ func (s *Session) rails(ctx context.Context, cfg SessionConfig, absent []AbsentR
 			}
 		}
 	}
-	resolve, allocate := rail.Resolve, rail.Allocate
-	resolve.Deadline, allocate.Deadline = d.Pipeline.Resolve.Deadline.D(), d.Pipeline.Allocate.Deadline.D()
-	rails, err := pipeline.Run(ctx, s.scope, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: names, Drivers: cfg.Drivers})
-	if err != nil {
-		return nil, err
-	}
-	return pipeline.Run(ctx, s.scope, allocate, rail.AllocateInput{Deployment: d, Host: cfg.Host, Rails: rails, Demand: demand})
-}
-
-func (s *Session) join(ctx context.Context, cfg SessionConfig, set *rail.Set) error {
-	c, err := ctrl.Dial(ctx, cfg.Control, cfg.Identity, cfg.Options)
-	if err != nil {
-		return err
-	}
-	s.scope.DeferClose("control client", c.Close)
-	err = c.Join(ctx, ctrl.NodeInfo{ID: ctrl.ClientID(cfg.Name), Role: ctrl.RoleClient, Host: cfg.Host, PID: os.Getpid(),
-		Started: time.Now(), Rails: set.Info(), Lease: cfg.Deployment.Health.ClientLease.D()})
-	if err != nil {
-		return err
-	}
-	s.scope.Defer("leave", func(ctx context.Context) error { return c.Leave(ctx, "done") })
-	s.control = c
-	return nil
+	return rail.Open(ctx, s.scope, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: names, Drivers: cfg.Drivers}, demand)
 }
 
 // Control is the session's membership of the control plane.

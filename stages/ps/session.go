@@ -2,12 +2,7 @@ package ps
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"os"
-	"time"
 
 	"github.com/railstore/railstore/ctrl"
 	"github.com/railstore/railstore/cue/deploy"
@@ -54,29 +49,17 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 		}
 	}()
 	d := cfg.Deployment
-	if cfg.Host == "" {
-		h := d.ClientHost()
-		if h == nil {
-			return nil, pipeline.Errorf(pipeline.LayerConfig, "connect", pipeline.Nowhere, "the deployment has no host")
-		}
-		cfg.Host = h.Name
+	if cfg.Host, err = rail.ClientHost(d, cfg.Host); err != nil {
+		return nil, err
 	}
 	if cfg.Name == "" {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails
-		cfg.Name = fmt.Sprintf("%s-%d-%s", cfg.Host, os.Getpid(), hex.EncodeToString(b[:4]))
+		cfg.Name = rail.ClientName(cfg.Host)
 	}
 	lc, err := lanes.ConfigOf(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	resolve, allocate := rail.Resolve, rail.Allocate
-	resolve.Deadline, allocate.Deadline = d.Pipeline.Resolve.Deadline.D(), d.Pipeline.Allocate.Deadline.D()
-	rails, err := pipeline.Run(ctx, s.scope, resolve, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: cfg.Rails, Drivers: cfg.Drivers})
-	if err != nil {
-		return nil, err
-	}
-	set, err := pipeline.Run(ctx, s.scope, allocate, rail.AllocateInput{Deployment: d, Host: cfg.Host, Rails: rails, Demand: lanes.ClientDemand(d, lc)})
+	set, err := rail.Open(ctx, s.scope, rail.ResolveInput{Deployment: d, Host: cfg.Host, Rails: cfg.Rails, Drivers: cfg.Drivers}, lanes.ClientDemand(d, lc))
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +67,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (_ *Session, err error)
 	if err != nil {
 		return nil, err
 	}
-	control, err := join(ctx, s.scope, &cfg, set)
+	control, err := rail.Join(ctx, s.scope, rail.ClientInput{Set: set, Name: cfg.Name, Control: cfg.Control, Identity: cfg.Identity, Options: cfg.Options})
 	if err != nil {
 		return nil, err
 	}
@@ -161,21 +144,6 @@ func stage(scope *pipeline.Scope, set *rail.Set, cfg *SessionConfig) (*Staging, 
 	}
 	scope.DeferClose("rows' staging", s.Close)
 	return s, nil
-}
-
-func join(ctx context.Context, scope *pipeline.Scope, cfg *SessionConfig, set *rail.Set) (*ctrl.Client, error) {
-	c, err := ctrl.Dial(ctx, cfg.Control, cfg.Identity, cfg.Options)
-	if err != nil {
-		return nil, err
-	}
-	scope.DeferClose("control client", c.Close)
-	err = c.Join(ctx, ctrl.NodeInfo{ID: ctrl.ClientID(cfg.Name), Role: ctrl.RoleClient, Host: cfg.Host, PID: os.Getpid(),
-		Started: time.Now(), Rails: set.Info(), Lease: cfg.Deployment.Health.ClientLease.D()})
-	if err != nil {
-		return nil, err
-	}
-	scope.Defer("leave", func(ctx context.Context) error { return c.Leave(ctx, "done") })
-	return c, nil
 }
 
 func (s *Session) finish(ctx context.Context, cfg *SessionConfig, staging *Staging) (err error) {

@@ -20,7 +20,7 @@
 // read them again, and take another GID when its own is gone. See Rail.Address,
 // Rail.Health and Set.OnQPEvent.
 //
-// Owns: Demand, Set, Rail, Link, Peer, Listener, the pairing of rails, the
+// Owns: Open, Join, Demand, Set, Rail, Link, Peer, Listener, the pairing of rails, the
 // comparison of parameters at both ends.
 // Imports: pipeline, cue/deploy, verbs, verbs/fabric, ctrl.
 // Goroutines: one per rail reads asynchronous events (owner: Set); a Listener has one

@@ -52,7 +52,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		return err
 	}
 	devs := new(devices)
-	set, err := bringUpRails(ctx, scope, d, sh.Host, sh.Rails, devs.open, lanes.ServerDemand(d, cfg))
+	set, err := rail.Open(ctx, scope, rail.ResolveInput{Deployment: d, Host: sh.Host, Rails: sh.Rails, Drivers: devs.open}, lanes.ServerDemand(d, cfg))
 	if err != nil {
 		return pipeline.Wrap(err, pipeline.LayerResource, "serve", at)
 	}
@@ -109,17 +109,6 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		pipeline.Emit(ctx, pipeline.Event{Event: "drain_incomplete", Reason: err.Error()})
 	}
 	return nil
-}
-
-// bringUpRails runs the first two stages with the recipe's deadlines.
-func bringUpRails(ctx context.Context, scope *pipeline.Scope, d *deploy.Deployment, host string, names []string, drivers rail.Drivers, demand rail.Demand) (*rail.Set, error) {
-	resolve, allocate := rail.Resolve, rail.Allocate
-	resolve.Deadline, allocate.Deadline = d.Pipeline.Resolve.Deadline.D(), d.Pipeline.Allocate.Deadline.D()
-	rails, err := pipeline.Run(ctx, scope, resolve, rail.ResolveInput{Deployment: d, Host: host, Rails: names, Drivers: drivers})
-	if err != nil {
-		return nil, err
-	}
-	return pipeline.Run(ctx, scope, allocate, rail.AllocateInput{Deployment: d, Host: host, Rails: rails, Demand: demand})
 }
 
 // startObjects opens the shard's directories and serves stripes from them.
