@@ -52,6 +52,7 @@ type chunk struct {
 	sent    bool // it may have gone out
 	posted  bool // likewise, in this try
 	settled bool // the shard has answered
+	doubt   bool // an earlier try went out and had no answer
 	lane    lane.Label
 	applied int // keys that a shard applied before it failed
 	err     error
@@ -134,7 +135,7 @@ func (b *batch) next() *chunk {
 	}
 	k := b.chunks[b.n]
 	b.n++
-	k.state, k.sent, k.settled, k.err, k.applied, k.token = chunkIdle, false, false, nil, 0, 0
+	k.state, k.sent, k.settled, k.doubt, k.err, k.applied, k.token = chunkIdle, false, false, false, nil, 0, 0
 	k.lane = lane.Label{Index: -1}
 	k.ticket = lane.Ticket{}
 	k.req.sequence, k.req.client = 0, 0
@@ -435,6 +436,7 @@ func (b *batch) again(ctx context.Context) bool {
 	for _, k := range b.chunks[:b.n] {
 		if k.retryable() {
 			k.release()
+			k.doubt = k.doubt || k.sent && !k.settled
 			k.state, k.settled = chunkIdle, false
 		}
 	}

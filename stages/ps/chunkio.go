@@ -157,13 +157,13 @@ func (b *batch) failure() error {
 			continue
 		}
 		s := &ShardError{Shard: b.c.shards[k.place], Lane: k.lane.Index, Rail: k.lane.Rail, Err: k.err}
-		if k.sent && !k.settled || errors.Is(k.err, ErrToken) {
+		if k.unknown() {
 			s.Applied = AppliedUnknown
 		}
 		if errors.Is(k.err, ErrNoTable) || errors.Is(k.err, ErrShape) {
 			b.c.forget(b.t.spec.Name)
 		}
-		rd := redo{place: k.place, sequence: k.token, sum: b.plan.united && b.op == OpUpdate}
+		rd := redo{place: k.place, sequence: k.token, unknown: s.Applied == AppliedUnknown, sum: b.plan.united && b.op == OpUpdate}
 		var failed []int
 		skip, done := k.doneKeys()
 		for i := range k.n {
@@ -183,6 +183,17 @@ func (b *batch) failure() error {
 		e.Shards = append(e.Shards, s)
 	}
 	return e
+}
+
+// unknown reports whether nobody can tell if the shard has applied a chunk that failed.
+func (k *chunk) unknown() bool {
+	if k.sent && !k.settled || errors.Is(k.err, ErrToken) {
+		return true
+	}
+	// A later try that did not go out, or was refused, says nothing of one that had no
+	// answer: unless the shard has looked at the token first, or would have refused both.
+	said := k.settled && k.b.op == OpUpdate && (errors.Is(k.err, ErrMemory) || errors.Is(k.err, ErrNonFinite))
+	return k.doubt && !said
 }
 
 // doneKeys tells which keys of a failed chunk the shard has applied all the same: the

@@ -161,7 +161,8 @@ type Applied uint8
 const (
 	// NotApplied: nothing of it was done. Of a GET, an EXISTS it says nothing.
 	NotApplied Applied = iota
-	// AppliedUnknown: it was sent and no answer came. It was done, or not, or in part.
+	// AppliedUnknown: it was sent, by this call or one that it resumes, and no answer came.
+	// It was done, or not, or in part.
 	AppliedUnknown
 )
 
@@ -236,6 +237,7 @@ type BatchError struct {
 type redo struct {
 	place    int
 	sequence uint64  // 0: a new one
+	unknown  bool    // whether it was applied
 	pos      []int32 // key by key
 	lens     []int32 // where in pos each key ends
 	sum      bool    // the chained ones are added up

@@ -1,13 +1,16 @@
 package ps
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/stages/table"
+	"github.com/railstore/railstore/verbs/lane"
 )
 
 // While a shard is away, calls tell of its keys alone, and only it is asked again; when
@@ -110,4 +113,93 @@ func TestOnlyTheFailedShardIsAskedAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A change that went out and had no answer is not known to be applied, whatever becomes of
+// further tries, until one of them tells.
+func TestNotKnownStaysSo(t *testing.T) {
+	s := newSite(t, wheres(t)[0], func(d *deploy.Deployment) {
+		d.Tables = []deploy.Table{{Name: "x", Dim: 4, Optimizer: deploy.Optimizer{Type: "sgd", LearningRate: 1}}}
+	})
+	ss := s.session(nil)
+	ctx := within(t, 60*time.Second)
+	tb, err := ss.Table(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := seq(0, 40)
+	grads := make([]float32, 4*len(keys))
+	for i := range grads {
+		grads[i] = -1
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	want := func(err error, a Applied, what string) *BatchError {
+		t.Helper()
+		es := shardErrors(err)
+		for _, e := range es {
+			if e.Applied != a {
+				t.Errorf("%s: %s, want %s", what, e.Applied, a)
+			}
+		}
+		if len(es) == 0 {
+			t.Fatalf("%s: %v", what, err)
+		}
+		var be *BatchError
+		errors.As(err, &be)
+		return be
+	}
+	// begun is a batch whose requests went out, and what a shard may have said then.
+	begun := func(op uint16, settled, doubt bool, cause error) (*batch, error) {
+		b := ss.borrow()
+		if err := b.begin(tb, op, keys, grads, nil); err != nil {
+			t.Fatal(err)
+		}
+		slot := make([]byte, 4096)
+		for _, k := range b.chunks[:b.n] {
+			k.write(slot)
+			k.state, k.settled, k.doubt, k.err = chunkFailed, settled, doubt, cause
+		}
+		return b, b.failure()
+	}
+	for _, op := range []uint16{OpPut, OpUpdate} {
+		for _, c := range []struct {
+			settled, doubt bool
+			err            error
+			want           Applied
+		}{
+			{false, false, lane.ErrTimeout, AppliedUnknown},
+			{true, false, ErrBusy, NotApplied},
+			{true, true, ErrBusy, AppliedUnknown},
+			{true, true, ErrNoTable, AppliedUnknown},
+			{true, true, ErrMemory, map[uint16]Applied{OpPut: AppliedUnknown, OpUpdate: NotApplied}[op]},
+			{true, false, ErrToken, AppliedUnknown},
+		} {
+			b, err := begun(op, c.settled, c.doubt, c.err)
+			want(err, c.want, fmt.Sprintf("%s: answered %v, before in doubt %v, %v", opName(op), c.settled, c.doubt, c.err))
+			ss.lend(b)
+		}
+		b, err := begun(op, false, false, lane.ErrTimeout)
+		be := want(err, AppliedUnknown, "no answer")
+		ss.lend(b)
+		for range 2 { // sent is none of these
+			be = want(tb.Resume(over, be, keys, grads), AppliedUnknown, "not sent again")
+		}
+		if err := tb.Resume(ctx, be, keys, grads); err != nil {
+			t.Fatal(err)
+		}
+		b, err = begun(op, true, false, ErrBusy)
+		be = want(err, NotApplied, "refused")
+		ss.lend(b)
+		want(tb.Resume(over, be, keys, grads), NotApplied, "refused, and not sent again")
+	}
+	got := make([]float32, len(grads))
+	if err := tb.Get(ctx, keys, got, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if v != 0 { // a PUT of -1 and an UPDATE of +1
+			t.Fatalf("key %d: %v", keys[i/4], v)
+		}
+	}
 }

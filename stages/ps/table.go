@@ -195,7 +195,7 @@ func (b *batch) resume(t *Table, op uint16, keys []uint64, rows []float32, todo 
 	b.order = resize(p.order, len(keys))[:0]
 	for _, r := range todo {
 		k := b.next()
-		k.place, k.at, k.token = r.place, len(b.order), r.sequence
+		k.place, k.at, k.token, k.doubt = r.place, len(b.order), r.sequence, r.unknown
 		from := int32(0)
 		for _, end := range r.lens {
 			key := r.pos[from:end]
