@@ -405,6 +405,39 @@ func TestChainOfAFolder(t *testing.T) {
 	}
 }
 
+// TestLongestChain: what Load would refuse is not saved, and the longest chain is loaded.
+func TestLongestChain(t *testing.T) {
+	f := newFleet(t, 1)
+	last := SaveSpec{}
+	name := func(n int) string { return fmt.Sprintf("s%d", n) }
+	for n := range MaxChain {
+		f.change(n)
+		next := SaveSpec{ID: NewSaveID(), Base: last.ID}
+		if n > 0 {
+			next.BaseName = name(n - 1)
+		}
+		if err := f.save(name(n), next); err != nil {
+			t.Fatalf("save %d: %v", n, err)
+		}
+		last = next
+	}
+	want := f.contents()
+	var shape *ShapeError
+	if err := f.save("more", SaveSpec{BaseName: name(MaxChain - 1), Base: last.ID}); !errors.As(err, &shape) || !strings.Contains(err.Error(), "without a base") {
+		t.Errorf("save %d: %v", MaxChain, err)
+	}
+	to, err := f.load(name(MaxChain - 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(to.contents(), want) {
+		t.Error("the chain loads something else")
+	}
+	if err := f.save("more", SaveSpec{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPrepareEnds(t *testing.T) {
 	f := newFleet(t, 1)
 	over, cancel := context.WithCancel(ctx(t))
