@@ -242,6 +242,8 @@ func TestBadFiles(t *testing.T) {
 		{"text: wrong dim", "g.txt", []byte("king 1 2 3\nqueen 3 4 5\n"), Options{Dim: 2}, ErrShape, "line 1: byte 0: the row has 3 floats, want 2"},
 		{"text: wrong dim, larger", "g.txt", []byte("king 1 2 3\nqueen 3 4 5\n"), Options{Dim: 4}, ErrShape, "line 1: byte 0: the row has 3 floats, want 4"},
 		{"text: wrong dim of the header", "g.txt", []byte("1 3\nking 1 2 3\n"), Options{Dim: 4}, ErrShape, "the rows have 3 floats, want 4"},
+		{"text: a number with an underscore", "g.txt", []byte("king 1 2\nqueen 3 1_0\n"), Options{}, ErrFormat, `line 2, column 1: byte 17: "1_0" is not a number`},
+		{"text: a hexadecimal number", "g.txt", []byte("king 1 2\nqueen 3 0x1p4\n"), Options{}, ErrFormat, `line 2, column 1: byte 17: "0x1p4" is not a number`},
 		{"text: not a number", "g.txt", []byte("king 1 2\nqueen 3 x\n"), Options{}, ErrFormat, `line 2, column 1: byte 17: "x" is not a number`},
 		{"text: no word", "g.txt", []byte("king 1 2\n 3 4\n"), Options{}, ErrFormat, "line 2: byte 9: there is no word"},
 		{"text: not UTF-8", "g.txt", []byte("k\xffng 1 2\n"), Options{}, ErrFormat, "is not UTF-8"},

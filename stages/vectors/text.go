@@ -171,7 +171,7 @@ func (t *text) parse(line []byte, row []float32, bad func(int64, int) error) (ui
 		if end-begin > maxNumber {
 			return 0, t.fault(begin, c, ErrFormat, "a number of %d bytes", end-begin)
 		}
-		v, err := strconv.ParseFloat(string(line[begin:end]), 32)
+		v, err := number(line[begin:end])
 		if errors.Is(err, strconv.ErrRange) {
 			if err := bad(t.next, c); err != nil {
 				var f *FaultError
@@ -213,6 +213,15 @@ func (t *text) parse(line []byte, row []float32, bad func(int64, int) error) (ui
 	return key, nil
 }
 
+// number reads a decimal number, or one that is not finite. Go's literals go further: 1_0
+// and 0x1p4 are no numbers in such files.
+func number(s []byte) (float64, error) {
+	if bytes.IndexByte(s, '_') >= 0 || bytes.IndexByte(s, 'x') >= 0 || bytes.IndexByte(s, 'X') >= 0 {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseFloat(string(s), 32)
+}
+
 // extraNumbers are numbers at the end of a word, but not its beginning: then the row is
 // wider than it should be. A word of several parts whose last is a number cannot be told
 // from that, and is refused rather than read with the wrong numbers.
@@ -227,7 +236,7 @@ func (t *text) extraNumbers(word []byte) int {
 		if len(s) > maxNumber || bytes.IndexByte([]byte("+-.0123456789"), s[0]) < 0 {
 			break
 		}
-		if _, err := strconv.ParseFloat(string(s), 32); err != nil && !errors.Is(err, strconv.ErrRange) {
+		if _, err := number(s); err != nil && !errors.Is(err, strconv.ErrRange) {
 			break
 		}
 		n++
