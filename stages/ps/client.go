@@ -239,6 +239,10 @@ func (c *Client) Init(ctx context.Context, spec table.Spec) error {
 	if err := putSpec(body[:], &spec); err != nil {
 		return pipeline.Wrap(err, pipeline.LayerUsage, "init", pipeline.Nowhere)
 	}
+	// Shards check it, too; here it is told once, and as the caller's mistake.
+	if err := spec.Check(); err != nil {
+		return pipeline.Errorf(pipeline.LayerUsage, "init", pipeline.Nowhere, "%w: %w", ErrBadRequest, err)
+	}
 	return c.everywhere(ctx, func(ctx context.Context, place int) error {
 		var r request
 		r.setName(spec.Name)

@@ -232,6 +232,8 @@ func (c *Client) step(ctx context.Context, op uint16, place int, st *step) (list
 	if errors.As(err, &at) && errors.Is(err, ErrDamaged) {
 		at.Layer = pipeline.LayerIntegrity
 		at.Hint = "nothing was changed; load another snapshot, or bring this one's file back from a copy"
+	} else if op == OpLoad && at != nil && errors.Is(err, ErrMemory) {
+		at.Hint = "nothing was changed; a load needs room for the rows that are there and those that come: clear the tables first (rs table clear), or raise shards[].store.memory"
 	}
 	return list, err
 }

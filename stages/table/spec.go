@@ -25,6 +25,12 @@ type Spec struct {
 
 var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
+// Check reports what keeps a Spec from being the shape of a table.
+func (s Spec) Check() error {
+	_, err := s.complete()
+	return err
+}
+
 // complete checks a Spec and fills in what was left out.
 func (s Spec) complete() (Spec, error) {
 	if !nameRE.MatchString(s.Name) {

@@ -168,7 +168,7 @@ func benchCases(c *cli.Command) ([]benchCase, error) {
 	case !(base.Rate >= 0 && base.Rate <= 1e7):
 		return nil, usagef("--rate %v: want 0 to 1e7", base.Rate)
 	case base.Duration <= 0 || base.Warmup < 0:
-		return nil, usagef("--duration and --warmup: want times from 0 on")
+		return nil, usagef("--duration %v, --warmup %v: want times above 0 and from 0 on", base.Duration, base.Warmup)
 	case base.Rate*(base.Duration+base.Warmup).Seconds() > 1e8:
 		return nil, usagef("--rate: more than 1e8 requests in all")
 	}
