@@ -220,6 +220,8 @@ func TestHostileRequests(t *testing.T) {
 		{"memory too short", OpPut, 2, 0, 4096, both(flags(flagMemory), put64(40, 31)), lane.StatusTooLarge, CodeTooLarge},
 		{"memory without rails", OpPut, 2, 0, 4096, both(flags(flagMemory), put64(40, 32)), lane.StatusInternal, CodeInternal},
 		{"gather without rails", OpGet, 2, 0, 4096, both(flags(flagMemory), put64(40, 32)), lane.StatusInternal, CodeInternal},
+		{"gather of another dim", OpGet, 2, 0, 4096, both(flags(flagMemory), put64(40, 64), put32(8, 5)), lane.StatusSizeMismatch, CodeShape},
+		{"memory of another dim", OpPut, 2, 0, 4096, both(flags(flagMemory), put64(40, 64), put32(8, 5)), lane.StatusSizeMismatch, CodeShape},
 		{"a name to the end", OpGet, 2, 0, 4096, func(b []byte) []byte { copy(b[56:], strings.Repeat("x", 64)); return b }, lane.StatusInvalid, CodeBadRequest},
 		{"a name that goes on", OpGet, 2, 0, 4096, put8(60, 'x'), lane.StatusInvalid, CodeBadRequest},
 		{"no name", OpGet, 2, 0, 4096, put8(56, 0), lane.StatusNotFound, CodeNoTable},
