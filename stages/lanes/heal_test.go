@@ -564,10 +564,15 @@ func TestConstantCounts(t *testing.T) {
 }
 
 // A shard is replaced by its next process while a client waits for its answer; the
-// client meets that one.
+// client meets that one, and the other shard, which had answered, once more.
 func TestShardReplacedWhileDialing(t *testing.T) {
+	t.Run("rebuild", func(t *testing.T) { shardReplacedWhileDialing(t, true) })
+	t.Run("no rebuild", func(t *testing.T) { shardReplacedWhileDialing(t, false) })
+}
+
+func shardReplacedWhileDialing(t *testing.T, rebuild bool) {
 	defer goleak.VerifyNone(t)
-	w := newWorld(t)
+	w := newWorld(t, func(d *deploy.Deployment) { d.Rebuild.Enabled = rebuild })
 	defer w.server.Close()
 	servers, mute := pipeline.NewScope(), pipeline.NewScope()
 	w.shard(t, servers, 0)
@@ -593,6 +598,12 @@ func TestShardReplacedWhileDialing(t *testing.T) {
 			break
 		}
 	}
+	for len(w.named("peer_connected")) == 0 { // shard 0 has met it, too
+		if err := w.ctx.Err(); err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
 	if err := control.Close(); err != nil { // as when it is killed
 		t.Fatal(err)
 	}
@@ -601,9 +612,13 @@ func TestShardReplacedWhileDialing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var resp [64]byte
-	r, err := cl.Pool(1).Call(w.ctx, lane.Request{Op: 0x0701, Payload: []byte("hi")}, resp[:])
-	if err != nil || string(resp[:r.N]) != "shard 1: hi" {
-		t.Fatalf("%v %q", err, resp[:r.N])
+	for shard := range 2 {
+		for range 4 { // over every lane
+			r, err := cl.Pool(shard).Call(w.ctx, lane.Request{Op: 0x0701, Payload: []byte("hi")}, resp[:])
+			if want := fmt.Sprintf("shard %d: hi", shard); err != nil || string(resp[:r.N]) != want {
+				t.Fatalf("%v %q", err, resp[:r.N])
+			}
+		}
 	}
 	if n := set.QPsInUse(); n != 4 {
 		t.Errorf("%d QPs in use, want two for each shard", n)

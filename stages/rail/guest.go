@@ -115,8 +115,8 @@ func (g *guest) ask() {
 }
 
 // connect answers an offer. A newer one of a client that is connected gives new
-// QPs to those links whose generation has grown; one of another life of it
-// replaces all.
+// QPs to those links whose generation has grown; one of another life of it, or
+// without such links, replaces all.
 func (g *guest) connect(o ctrl.Offer) {
 	var answer ctrl.Offer
 	var err error
@@ -124,13 +124,17 @@ func (g *guest) connect(o ctrl.Offer) {
 	switch {
 	case g.peer != nil && o.FromIncarnation == g.incarnation && o.Generation <= g.peer.generation:
 		return // seen again after a resync
-	case g.peer != nil && o.FromIncarnation == g.incarnation:
+	case g.peer != nil && o.FromIncarnation == g.incarnation && g.renews(o):
 		var n int
 		answer, n, err = g.renew(o)
 		e.Event, e.Fields["links"] = "peer_renewed", n
 	default:
 		if g.peer != nil {
-			g.drop("replaced by another process")
+			reason := "replaced by another process"
+			if o.FromIncarnation == g.incarnation {
+				reason = "it connects anew"
+			}
+			g.drop(reason)
 		}
 		var p *Peer
 		if p, answer, err = g.l.set.accept(o); err == nil {
@@ -152,6 +156,15 @@ func (g *guest) connect(o ctrl.Offer) {
 		pipeline.Emit(g.l.ctx, pipeline.Event{Event: "answer_failed", Reason: perr.Error(), Fields: map[string]any{"peer": string(g.id)}})
 		g.drop("the answer could not be published")
 	}
+}
+
+// renews reports whether an offer gives new QPs to links that there are. None has
+// grown in that of a client that gave up connecting, for another shard's sake or for
+// want of this one's answer, and begins again with QPs that are all new.
+func (g *guest) renews(o ctrl.Offer) bool {
+	return slices.ContainsFunc(o.Lanes, func(m ctrl.LaneMeta) bool {
+		return slices.ContainsFunc(g.peer.Links, func(l *Link) bool { return l.Index == m.Index && m.Generation > l.PeerGeneration })
+	})
 }
 
 // renew gives new QPs to the links of an offer whose generation has grown. What
