@@ -253,6 +253,32 @@ func TestSaveIsOfAllOrNone(t *testing.T) {
 	}
 	x.want("a save that was committed at one shard", x.keys, 3)
 
+	// Two saves of one name at once, whose commits cross: neither is whole, and the next
+	// load completes the later one.
+	var crossing [2]step
+	for i := range crossing {
+		x.put(x.keys, float32(6+i))
+		crossing[i] = step{id: table.NewSaveID(), name: "one"}
+		s = Snapshot{Name: "one", ID: crossing[i].id}
+		if err := x.ss.prepare(x.ctx, OpSave, &s, &crossing[i]); err != nil {
+			t.Fatal(err)
+		}
+		crossing[i].step = stepCommit
+	}
+	for _, c := range []struct {
+		shard, save int
+		ok          bool
+	}{{0, 0, true}, {1, 1, true}, {1, 0, false}, {0, 1, false}} {
+		if _, err := x.ss.step(x.ctx, OpSave, c.shard, &crossing[c.save]); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrSnapshot) {
+			t.Errorf("save %d at shard %d: %v", c.save, c.shard, err)
+		}
+	}
+	x.put(x.keys, 8)
+	if got := x.load("one"); got.ID != crossing[1].id {
+		t.Error("not the later save was loaded")
+	}
+	x.want("two saves at once", x.keys, 7)
+
 	// One part of another save, as from a copy.
 	aside := x.file(0, "one.*.rstab")
 	b, err := os.ReadFile(aside)
@@ -266,7 +292,7 @@ func TestSaveIsOfAllOrNone(t *testing.T) {
 	}
 	x.put(x.keys, 5)
 	_, err = x.ss.Load(x.ctx, "one")
-	if layerOf(err) != pipeline.LayerIntegrity || !strings.Contains(err.Error(), "shard 0 has save "+st.id.String()) || !strings.Contains(err.Error(), "shard 1 has save") {
+	if layerOf(err) != pipeline.LayerIntegrity || !strings.Contains(err.Error(), "shard 0 has save "+crossing[1].id.String()) || !strings.Contains(err.Error(), "shard 1 has save") {
 		t.Errorf("parts of two saves: %v", err)
 	}
 	x.want("parts of two saves", x.keys, 5)
