@@ -34,7 +34,7 @@ func (e *IdentityError) Hint() string {
 	case "protocol_version":
 		return "run the same release of rs on both ends"
 	case "digest", "epoch":
-		return "the recipe changed since the control plane started: use the recipe it was started from, or take the deployment down and up again"
+		return "the recipe changed since the control plane started, or one of the two is of another release: use the recipe it was started from and the same release, or take the deployment down and up again"
 	}
 	return "check control.host and control.port: this address belongs to another deployment"
 }
