@@ -34,6 +34,10 @@ type Folder struct {
 // a client that is gone for good is removed when another one is prepared after this time.
 const pendingKept = 24 * time.Hour
 
+// halfKept is how long a part that nobody writes any more stays: a save that has just
+// opened its file and not yet locked it must not find it locked.
+const halfKept = time.Minute
+
 const pendingSuffix = ".pending"
 
 // snapshotName is what a snapshot may be called: nothing that leaves the folder.
@@ -133,15 +137,24 @@ func (f *Folder) Abort(name string, id SaveID) error {
 	return nil
 }
 
-// clean removes what saves left that nobody has touched for long.
+// clean removes what saves left: what was prepared and nobody has touched for long, and
+// what nobody writes any more, which is when its lock is free.
 func (f *Folder) clean() {
 	entries, _ := os.ReadDir(f.Dir) // without it they stay
 	for _, e := range entries {
-		if !strings.HasSuffix(strings.TrimSuffix(e.Name(), tempSuffix), pendingSuffix) {
-			continue
+		info, err := e.Info()
+		if err != nil {
+			continue // gone
 		}
-		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > pendingKept {
-			_ = f.Store.files.remove(filepath.Join(f.Dir, e.Name()))
+		path, age := filepath.Join(f.Dir, e.Name()), time.Since(info.ModTime())
+		switch {
+		case strings.HasSuffix(path, pendingSuffix+tempSuffix) && age > halfKept:
+			if half, err := f.Store.files.create(path); err == nil {
+				_ = f.Store.files.remove(path)
+				_ = half.Close() // gone with its name
+			}
+		case strings.HasSuffix(path, pendingSuffix) && age > pendingKept:
+			_ = f.Store.files.remove(path)
 		}
 	}
 }

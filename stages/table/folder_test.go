@@ -195,11 +195,15 @@ func TestSaveOfManyBreaks(t *testing.T) {
 				if sawOld == 0 || sawNew == 0 {
 					t.Errorf("the old save %d times, the new one %d times", sawOld, sawNew)
 				}
-				// What was given up goes after a while.
+				// What was given up goes after a day, and what was cut short after a minute.
 				for _, folder := range f.folders {
 					names, _ := filepath.Glob(filepath.Join(folder.Dir, "*"+pendingSuffix+"*"))
 					for _, n := range names {
-						if err := os.Chtimes(n, time.Time{}, time.Now().Add(-2*pendingKept)); err != nil {
+						age := 2 * pendingKept
+						if strings.HasSuffix(n, tempSuffix) {
+							age = 2 * halfKept
+						}
+						if err := os.Chtimes(n, time.Time{}, time.Now().Add(-age)); err != nil {
 							t.Fatal(err)
 						}
 					}
