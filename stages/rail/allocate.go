@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/railstore/railstore/cue/deploy"
 	"github.com/railstore/railstore/pipeline"
@@ -125,26 +126,37 @@ func (s *Set) allocateRail(scope *pipeline.Scope, r *Rail) error {
 	return nil
 }
 
+// lookAgain is how often a rail that is down looks at its port: drivers lose events. A
+// variable for tests.
+var lookAgain = time.Second
+
 func (s *Set) runEvents(ctx context.Context, r *Rail) {
 	defer s.wg.Done()
 	ch := r.Ctx.Events()
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	tell := func(was State, events []pipeline.Event) {
+		for _, say := range events {
+			pipeline.Emit(ctx, say)
+		}
+		if f := s.stateHook(); f != nil {
+			if now, _ := r.Health(); now != was {
+				f(r)
+			}
+		}
+	}
 	for {
+		was, _ := r.Health()
 		select {
 		case <-ctx.Done():
 			return
+		case <-again.C:
+			tell(was, r.recheck())
 		case e, ok := <-ch:
 			if !ok {
 				return
 			}
-			was, _ := r.Health()
-			for _, say := range r.note(e) {
-				pipeline.Emit(ctx, say)
-			}
-			if f := s.stateHook(); f != nil {
-				if now, _ := r.Health(); now != was {
-					f(r)
-				}
-			}
+			tell(was, r.note(e))
 			if f := s.qpEventHook(); f != nil && (e.Type.OfQP() || e.Type == verbs.EventCQError) {
 				f(r, e)
 			}

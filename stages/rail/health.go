@@ -119,6 +119,26 @@ func (r *Rail) note(e verbs.AsyncEvent) []pipeline.Event {
 	return out
 }
 
+// recheck looks at the port of a rail that is down, and gives what is to be said if it is
+// well: nobody may have told of it.
+func (r *Rail) recheck() (out []pipeline.Event) {
+	r.health.mu.Lock()
+	down := r.health.state == Down && !r.health.lost
+	r.health.mu.Unlock()
+	if !down {
+		return nil
+	}
+	moved, err := r.look()
+	if err != nil || !r.health.set(Active, "") {
+		return nil
+	}
+	const why = "no event told that the port is well again"
+	for _, m := range moved {
+		out = append(out, pipeline.Event{Event: m.event, Rail: r.Name(), Reason: why + ": " + m.text, Fields: m.fields})
+	}
+	return append(out, pipeline.Event{Event: "rail_" + string(Active), Rail: r.Name(), Reason: why})
+}
+
 // look reads the port and its tables again, and chooses again where what was chosen
 // is gone. On an error the rail keeps the address that it had.
 func (r *Rail) look() ([]move, error) {

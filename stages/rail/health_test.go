@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -78,6 +79,10 @@ type trial struct {
 func newTrial(t *testing.T, gid deploy.GIDSelector) *trial {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
+	if lookAgain == time.Second { // what is said is said of events
+		lookAgain = time.Hour
+		t.Cleanup(func() { lookAgain = time.Second })
+	}
 	x := &trial{t: t, heard: make(chan verbs.AsyncEvent, 16), dev: &shifty{
 		Driver: verbstest.NewLoop(verbstest.LoopOptions{}), events: make(chan verbs.AsyncEvent, 16),
 		port:  verbs.PortAttr{State: verbs.PortActive, MaxMTU: 4096, ActiveMTU: 1024, LinkLayer: verbs.LinkEthernet, LID: 3},
@@ -237,6 +242,34 @@ func TestPortGoesAndReturns(t *testing.T) {
 	if a := x.rail.Address(); a.ActiveMTU != 512 {
 		t.Errorf("%+v", a)
 	}
+}
+
+// Nobody tells that a port is well again: the rail finds out, once, and goes where the
+// port has gone. A rail that is lost for good stays so.
+func TestPortReturnsInSilence(t *testing.T) {
+	lookAgain = time.Millisecond
+	t.Cleanup(func() { lookAgain = time.Second })
+	x := newTrial(t, deploy.GIDSelector{})
+	changed := make(chan State, 4)
+	x.set.OnState(func(r *Rail) { st, _ := r.Health(); changed <- st })
+	x.sends(event(verbs.EventPortError), func(d *shifty) { d.port.State = verbs.PortDown }, []string{"rail_down", "PORT_ERR"})
+	x.dev.mu.Lock()
+	x.dev.port.State = verbs.PortActive
+	x.dev.gids = []verbs.GIDEntry{entry(3, "10.0.0.4")}
+	x.dev.mu.Unlock()
+	if a, b := <-changed, <-changed; a != Down || b != Active {
+		t.Errorf("the rail was %s, then %s", a, b)
+	}
+	x.is(Active, 3, "10.0.0.4")
+	said := x.settle()
+	if len(said) != 2 || said[0].Event != "rail_gid_changed" || said[1].Event != "rail_active" || !strings.Contains(said[1].Reason, "no event") {
+		t.Errorf("said %+v", said)
+	}
+	x.sends(event(verbs.EventDeviceFatal), nil, []string{"rail_down", "DEVICE_FATAL"})
+	if got := x.rail.recheck(); got != nil {
+		t.Errorf("said %+v", got)
+	}
+	x.is(Down, 3, "10.0.0.4")
 }
 
 func TestPKeyAndLIDChange(t *testing.T) {
