@@ -239,7 +239,8 @@ type ReadJob struct {
 }
 
 // Canonical is the deployment's canonical JSON: the struct order above, no white
-// space, lists in their recipe order.
+// space, lists in their recipe order. A field that comes after the first release has
+// Go's zero value as its default and is left out with it, so that old digests stay.
 func (d *Deployment) Canonical() []byte {
 	b, err := json.Marshal(d)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // testFolders are where the tests of a package are, by the name that the table uses.
 var testFolders = map[string]string{
-	"object": ".", "lanes": "../lanes", "rail": "../rail", "lane": "../../verbs/lane", "ctrl": "../../ctrl", "deploy": "../../cue/deploy", "tests": "../../tests",
+	"object": ".", "lanes": "../lanes", "rail": "../rail", "lane": "../../verbs/lane", "ctrl": "../../ctrl", "deploy": "../../cue/deploy", "load": "../../cue/load", "tests": "../../tests",
 }
 
 // TestItems holds docs/reading.md to its word: every requirement has its row, once, with
