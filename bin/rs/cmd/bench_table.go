@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/railstore/railstore/stages/launch"
 	"github.com/railstore/railstore/stages/ps"
 	"github.com/railstore/railstore/stages/table"
 )
@@ -37,7 +38,8 @@ and a request's time counts from then, also if all callers were busy (open loop)
 Times are of single requests. Lists, as in --batch 1,500, are measured one after
 the other.
 
-Results go to a folder: raw.json, summary.md and latency.svg. A build with the race
+Results go to a folder: raw.json, summary.md and latency.svg. After an interrupt or
+a failure they are of the measurements that were complete, marked as partial. A build with the race
 detector or without optimization measures nothing; it can --check only.
 
 Examples:
@@ -96,23 +98,30 @@ func (a *app) benchTable(ctx context.Context, c *cli.Command) error {
 	var results []benchResult
 	for _, k := range cases {
 		a.progress("%s", k)
-		r, err := a.benchCase(ctx, c, k)
-		if err != nil {
-			return err
+		var r benchResult
+		if r, err = a.benchCase(ctx, c, k); err != nil {
+			break // what was measured until then is kept
 		}
 		results = append(results, r)
 		if err := a.printBench(&r, check); err != nil {
 			return err
 		}
 	}
-	if check {
-		return nil
+	if check || len(results) == 0 {
+		return err
 	}
-	if err := writeBench(out, results); err != nil {
-		return atOp("bench", err)
+	partial := ""
+	if err != nil {
+		partial = fmt.Sprintf("%d of %d measurements: %s", len(results), len(cases), launch.FailureOf(err))
+		if cause := context.Cause(ctx); cause != nil {
+			partial = fmt.Sprintf("%d of %d measurements: %v", len(results), len(cases), cause)
+		}
+	}
+	if werr := writeBench(out, results, partial); werr != nil {
+		return errors.Join(err, atOp("bench", werr))
 	}
 	a.progress("results are in %s", out)
-	return nil
+	return err
 }
 
 // slowBuild says what keeps a build from being measured, or is empty.

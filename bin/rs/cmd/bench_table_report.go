@@ -41,8 +41,9 @@ func benchText(r *benchResult) string {
 	return b.String()
 }
 
-// writeBench writes the folder. What is in it from before is replaced file by file.
-func writeBench(dir string, results []benchResult) error {
+// writeBench writes the folder. What is in it from before is replaced file by file. Where
+// not all was measured, partial says what and why.
+func writeBench(dir string, results []benchResult, partial string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func writeBench(dir string, results []benchResult) error {
 	if err != nil {
 		return err
 	}
-	for name, b := range map[string][]byte{"raw.json": append(raw, '\n'), "summary.md": []byte(benchSummary(results)), "latency.svg": pic} {
+	for name, b := range map[string][]byte{"raw.json": append(raw, '\n'), "summary.md": []byte(benchSummary(results, partial)), "latency.svg": pic} {
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
 			return err
 		}
@@ -62,9 +63,12 @@ func writeBench(dir string, results []benchResult) error {
 	return nil
 }
 
-func benchSummary(results []benchResult) string {
+func benchSummary(results []benchResult, partial string) string {
 	var b strings.Builder
 	b.WriteString("# rs bench table\n\n")
+	if partial != "" {
+		fmt.Fprintf(&b, "**Partial**, %s.\n\n", partial)
+	}
 	r0 := &results[0]
 	fmt.Fprintf(&b, "%s, rs %s, %d CPUs. Numbers of different layers are not compared with each other: `%s` is the table in one process, `%s` is a client and shards over rails.\n\n",
 		r0.Began.Format("2006-01-02 15:04:05 MST"), r0.Version, r0.CPUs, layerStorage, layerNetwork)

@@ -205,7 +205,7 @@ func TestBenchMixed(t *testing.T) {
 		results = append(results, r)
 	}
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	if err := writeBench(dir, results); err != nil {
+	if err := writeBench(dir, results, ""); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "raw.json"))
@@ -228,6 +228,23 @@ func TestBenchMixed(t *testing.T) {
 	svg, err := os.ReadFile(filepath.Join(dir, "latency.svg"))
 	if err != nil || !strings.Contains(string(svg), "<svg") || strings.Count(string(svg), "<path") < 4 {
 		t.Errorf("latency.svg: %v, %d bytes", err, len(svg))
+	}
+}
+
+// TestBenchPartial: what was measured before a measurement failed is kept, and says so.
+func TestBenchPartial(t *testing.T) {
+	if raceEnabled {
+		t.Skip("prerequisite: a build without the race detector; such a build measures nothing")
+	}
+	t.Setenv("RS_STATE", t.TempDir())
+	dir := filepath.Join(t.TempDir(), "out")
+	args := append(strings.Fields("bench table --layer storage-only,ps --records 100 --duration 10ms --warmup 1ms --out"), dir)
+	if code, _, errs := rs(t, args...); code != 3 || !strings.Contains(errs, "results are in "+dir) {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+	md, err := os.ReadFile(filepath.Join(dir, "summary.md"))
+	if err != nil || !strings.Contains(string(md), "**Partial**, 1 of 2 measurements: ") || strings.Count(string(md), "\n| storage-only |") != 1 {
+		t.Errorf("%v\n%s", err, md)
 	}
 }
 
