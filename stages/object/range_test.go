@@ -151,7 +151,7 @@ func TestReadBatch(t *testing.T) {
 	// One that is replaced while the batch is read is read anew; its neighbours are not.
 	changed, fresh := items[3].Key, randomBytes(99, 5*Align)
 	x.catalog.before = func(call string) error {
-		if call == "lookupmany" && x.net.counts["fetch"] > 0 {
+		if call == "lookupmany" && x.net.count("fetch") > 0 {
 			x.catalog.mu.Lock()
 			x.catalog.before = nil
 			x.catalog.mu.Unlock()
@@ -178,7 +178,7 @@ func TestReadBatch(t *testing.T) {
 	x.idle()
 	// A catalog that does not answer is an error of each, and no buffer is lost.
 	x.catalog.before = func(call string) error {
-		if x.net.counts["fetch"] > 0 && strings.HasPrefix(call, "lookup") {
+		if x.net.count("fetch") > 0 && strings.HasPrefix(call, "lookup") {
 			return ctrl.ErrClosed
 		}
 		return nil

@@ -165,6 +165,13 @@ func newFakeNet(stores map[int]*Store) *fakeNet {
 	}
 }
 
+// count is how many calls of an operation began, for who asks while some run.
+func (f *fakeNet) count(op string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.counts[op]
+}
+
 func (f *fakeNet) begin(op string, at Path, ref StripeRef) (*fault, func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
