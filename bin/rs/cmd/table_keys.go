@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"context"
-	"errors"
 
 	"github.com/urfave/cli/v3"
 
@@ -174,32 +173,12 @@ Examples:
 	}
 }
 
-func (a *app) tableClear(ctx context.Context, c *cli.Command) (err error) {
-	names, err := arguments(c, "TABLE...")
-	if err != nil {
-		return err
-	}
-	ctx, s, done, err := a.openTables(ctx, c, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { err = joinClose(err, done) }()
-	var errs []error
-	for _, n := range names {
-		t, err := s.Table(ctx, n)
-		if err == nil {
-			err = t.Clear(ctx)
+func (a *app) tableClear(ctx context.Context, c *cli.Command) error {
+	return a.eachTable(ctx, c, "cleared", func(ctx context.Context, s *ps.Session, name string) (bool, error) {
+		t, err := s.Table(ctx, name)
+		if err != nil {
+			return false, err
 		}
-		switch {
-		case err != nil:
-			errs = append(errs, tableFailure(tableHint(err, s.Lanes().Set.Deployment)))
-		case a.json:
-			if err := a.printJSON(map[string]any{"table": n, "cleared": true}); err != nil {
-				return err
-			}
-		default:
-			a.printf("%s: cleared\n", n)
-		}
-	}
-	return errors.Join(errs...)
+		return true, t.Clear(ctx)
+	})
 }

@@ -200,7 +200,19 @@ Examples:
 	}
 }
 
-func (a *app) tableDrop(ctx context.Context, c *cli.Command) (err error) {
+func (a *app) tableDrop(ctx context.Context, c *cli.Command) error {
+	return a.eachTable(ctx, c, "dropped", func(ctx context.Context, s *ps.Session, name string) (bool, error) {
+		had, err := s.Drop(ctx, name)
+		if err == nil && !had && !c.Bool("force") {
+			err = pipeline.Errorf(pipeline.LayerService, "drop", pipeline.Nowhere, "%w: %q", ps.ErrNoTable, name)
+		}
+		return had, err
+	})
+}
+
+// eachTable does something to every table that is named and says by a word that it is
+// done. The error of one does not keep it from the others.
+func (a *app) eachTable(ctx context.Context, c *cli.Command, word string, do func(ctx context.Context, s *ps.Session, name string) (did bool, err error)) (err error) {
 	names, err := arguments(c, "TABLE...")
 	if err != nil {
 		return err
@@ -212,19 +224,16 @@ func (a *app) tableDrop(ctx context.Context, c *cli.Command) (err error) {
 	defer func() { err = joinClose(err, done) }()
 	var errs []error
 	for _, n := range names {
-		had, err := s.Drop(ctx, n)
-		if err == nil && !had && !c.Bool("force") {
-			err = tableHint(pipeline.Errorf(pipeline.LayerService, "drop", pipeline.Nowhere, "%w: %q", ps.ErrNoTable, n), s.Lanes().Set.Deployment)
-		}
+		did, err := do(ctx, s, n)
 		switch {
 		case err != nil:
-			errs = append(errs, err)
+			errs = append(errs, tableFailure(tableHint(err, s.Lanes().Set.Deployment)))
 		case a.json:
-			if err := a.printJSON(map[string]any{"table": n, "dropped": had}); err != nil {
+			if err := a.printJSON(map[string]any{"table": n, word: did}); err != nil {
 				return err
 			}
-		case had:
-			a.printf("%s: dropped\n", n)
+		case did:
+			a.printf("%s: %s\n", n, word)
 		}
 	}
 	return errors.Join(errs...)
