@@ -136,7 +136,7 @@ func (r *Rail) recheck() (out []pipeline.Event) {
 	for _, m := range moved {
 		out = append(out, pipeline.Event{Event: m.event, Rail: r.Name(), Reason: why + ": " + m.text, Fields: m.fields})
 	}
-	return append(out, pipeline.Event{Event: "rail_" + string(Active), Rail: r.Name(), Reason: why})
+	return append(out, pipeline.Event{Event: "rail_active", Rail: r.Name(), Reason: why})
 }
 
 // look reads the port and its tables again, and chooses again where what was chosen
