@@ -21,7 +21,7 @@ func tool(t *testing.T, names ...string) {
 	t.Helper()
 	for _, n := range names {
 		if _, err := exec.LookPath(n); err != nil {
-			t.Skipf("there is no %s here", n)
+			t.Skipf("prerequisite: %s, which a program that uses the library needs", n)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func TestLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.TrimSpace(string(out)) != "1" {
-		t.Skip("CGO_ENABLED is not 1: without cgo there is no C interface")
+		t.Skip("prerequisite: CGO_ENABLED=1; without cgo there is no C interface")
 	}
 	dir := t.TempDir()
 	if out, err := exec.Command("make", "-C", "..", "librs", "DIST="+dir).CombinedOutput(); err != nil {

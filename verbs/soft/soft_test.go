@@ -117,7 +117,7 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("faults", func(t *testing.T) {
 		if testing.Short() {
-			t.Skip("short")
+			t.Skip("prerequisite: time; -short leaves it out")
 		}
 		seed := verbstest.Seed(t).Uint64() >> 1
 		verbstest.Run(t, openPair(Options{Faults: []Fault{
@@ -130,7 +130,7 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("loss", func(t *testing.T) {
 		if testing.Short() {
-			t.Skip("short")
+			t.Skip("prerequisite: time; -short leaves it out")
 		}
 		verbstest.Run(t, openPair(Options{loseSent: lossy(verbstest.Seed(t), 0.01)}, "127.0.0.1", "127.0.0.2"))
 	})

@@ -227,7 +227,7 @@ func TestEstablished(t *testing.T) {
 // 256 bytes, half of all PSNs. Its memory is one page that is named again and again.
 func TestLongest(t *testing.T) {
 	if testing.Short() || raceEnabled {
-		t.Skip("eight million packets")
+		t.Skip("prerequisite: time for eight million packets; -short and -race leave them out")
 	}
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
 		page := region(t, 1<<16)
