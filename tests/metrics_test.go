@@ -73,7 +73,7 @@ next:
 var badUnitRE = regexp.MustCompile(`_(ns|us|ms|nanoseconds|microseconds|milliseconds|minutes|hours|kb|kib|mb|mib|gib|kilobytes|megabytes|bits|percent|count)$`)
 
 // Gauges whose names say what is counted, and those that are names alone.
-var gaugeRE = regexp.MustCompile(`^railstore_(lanes|lane_calls_pending|lane_calls_pending_peak|process_info|process_start_time_seconds|rail_info|rail_up|rail_weight|rail_faults|directory_in_use|directory_free_bytes|directory_size_bytes|control_last_heartbeat_timestamp_seconds)$`)
+var gaugeRE = regexp.MustCompile(`^railstore_(lanes|lane_calls_pending|lane_calls_pending_peak|process_info|process_start_time_seconds|rail_info|rail_up|rail_weight|rail_faults|directory_in_use|directory_free_bytes|directory_size_bytes|slab_bytes|control_last_heartbeat_timestamp_seconds)$`)
 
 // scraped is a sandbox in which shard 0 of two-rail listens for scrapes at a port.
 func scraped(t *testing.T) (*sandboxed, int) {
@@ -173,7 +173,7 @@ func TestMetrics(t *testing.T) {
 	if len(told) < 20 {
 		t.Errorf("docs/operations.md names %d metrics", len(told))
 	}
-	s.must("rs put --quiet --stripe 64KiB kv/x big.bin && rs read --quiet kv/x")
+	s.must("rs put --quiet --stripe 64KiB kv/x big.bin && rs read --quiet kv/x && rs read --quiet kv/x && rs read --quiet kv/x")
 	var after map[string]*dto.MetricFamily
 	poll(10*time.Second, func() bool { // the first heartbeat comes after a second
 		after = scrape(t, address)
@@ -188,7 +188,8 @@ func TestMetrics(t *testing.T) {
 		{"railstore_lane_requests_served_total"}, {"railstore_lane_responses_total"}, {"railstore_lane_bulk_read_bytes_total"}, {"railstore_lane_bulk_write_bytes_total"},
 		{"railstore_rail_bytes_total", "rail", "rail0", "direction", "received"}, {"railstore_rail_bytes_total", "rail", "rail1", "direction", "sent"},
 		{"railstore_rail_operations_total", "rail", "rail0"}, {"railstore_rail_packets_total", "direction", "received"},
-		{"railstore_events_total", "event", "peer_connected"},
+		{"railstore_events_total", "event", "peer_connected"}, {"railstore_stripe_stores_total"},
+		{"railstore_stripe_fetches_total", "source", "file"}, {"railstore_stripe_fetches_total", "source", "memory"}, {"railstore_slab_bytes", "state", "kept"},
 	} {
 		a, b := value(before, c[0], c[1:]...), value(after, c[0], c[1:]...)
 		if b <= a {

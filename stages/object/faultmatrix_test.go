@@ -138,6 +138,38 @@ func (m *matrix) midway(f func()) {
 	}
 }
 
+// source is where shards send stripes from: 0 files, 1 memory, the later half of them.
+type source int
+
+// bothSources runs a test with each.
+func bothSources(t *testing.T, test func(*testing.T, source)) {
+	t.Run("file", func(t *testing.T) { test(t, 0) })
+	t.Run("memory", func(t *testing.T) { test(t, 1) })
+}
+
+// prepare makes shards keep the later half of the object's stripes, for 1.
+func (s source) prepare(m *matrix) {
+	m.t.Helper()
+	if s == 0 {
+		return
+	}
+	half := Range{Offset: uint64(len(m.data) / 2)}
+	for range 2 {
+		buf, _, err := m.session.Read(context.Background(), testKey, ReadOptions{Range: &half})
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		buf.Release()
+	}
+	n := 0
+	for _, s := range m.shards {
+		n += s.service.Stats().MemoryStripes
+	}
+	if n != 8 {
+		m.t.Errorf("%d stripes are kept, want 8", n)
+	}
+}
+
 // file is where a shard keeps a stripe.
 func (m *matrix) file(stripe uint32) string {
 	m.t.Helper()
@@ -379,7 +411,7 @@ func (m *matrix) unchanged(late func()) {
 	fill(all.Bytes(), 0x5c)
 	late()
 	for _, s := range m.shards {
-		waitFor(m.t, func() bool { return s.slab.Stats().Extents == 0 }) // it has written, or tried to
+		waitFor(m.t, func() bool { return s.quiet() }) // it has written, or tried to
 	}
 	if n := bytes.Count(all.Bytes(), []byte{0x5c}); n != all.Len() {
 		m.t.Errorf("%d bytes were written into memory that is used again", all.Len()-n)
@@ -411,9 +443,14 @@ func TestMatrixSecondRailLate(t *testing.T) {
 // network that keeps the acknowledgements, the shard's device sends again and again, also
 // when the network is well and the memory in use for something else.
 func TestMatrixUncertainCompletion(t *testing.T) {
+	bothSources(t, matrixUncertainCompletion)
+}
+
+func matrixUncertainCompletion(t *testing.T, from source) {
 	defer goleak.VerifyNone(t)
 	m := newMatrixOf(t, patientShards, func(l *Limits) { l.IOTimeout = matrixPace() * 700 * time.Millisecond })
 	defer m.end()
+	from.prepare(m)
 	m.trouble.silentMidway(m)
 	rep := readBytes(t, m.session.Worker, testKey, m.data)
 	accounted(t, rep)
@@ -468,9 +505,9 @@ func TestMatrixControlTimeout(t *testing.T) {
 	m.heals()
 }
 
-// TestMatrixSlab: there is one source for what a shard sends, its slab. One that is full
-// makes requests wait, and what cannot be had in time is said to be busy; nothing falls
-// back to memory that nobody counts.
+// TestMatrixSlab: what a shard sends is in its slab, be it kept there or read from a file
+// for once. One that is full makes requests wait, and what cannot be had in time is said
+// to be busy; nothing falls back to memory that nobody counts.
 func TestMatrixSlab(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	m := newMatrix(t, func(l *Limits) { l.TaskDepth = 4 })
@@ -502,10 +539,15 @@ func TestMatrixSlab(t *testing.T) {
 // the client waits. It goes on over the first, hands the object over, gives the memory
 // back; when they come at last they find no QP.
 func TestMatrixLateWrite(t *testing.T) {
+	bothSources(t, matrixLateWrite)
+}
+
+func matrixLateWrite(t *testing.T, from source) {
 	defer goleak.VerifyNone(t)
 	patience := matrixPace() * 300 * time.Millisecond
 	m := newMatrixOf(t, patientShards, func(l *Limits) { l.IOTimeout = patience })
 	defer m.end()
+	from.prepare(m)
 	by := patience + 1200*time.Millisecond // the client waits for a late answer for a second
 	m.trouble.late(by, 400*time.Millisecond)
 	begin := time.Now()

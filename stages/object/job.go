@@ -112,7 +112,7 @@ func newReadJob(w *Worker, o *Object, sp span, land landing, rails []PlanRail, e
 		}
 	}
 	j.order = newInOrder(land.Bytes(), o.StripeBytes, int(sp.last-sp.first))
-	if w.cfg.Limits.StripesOnly || sp.off != 0 || sp.end != o.Size {
+	if !w.cfg.Limits.VerifyWhole || sp.off != 0 || sp.end != o.Size {
 		j.order.hash = nil // of a part there is nothing to compare it with
 	}
 	return j
@@ -230,8 +230,8 @@ func (j *readJob) fence(ctx context.Context) error {
 	return err
 }
 
-// complete is the last check: all stripes, all bytes, the bytes of each rail, and the
-// hash of the whole.
+// complete is the last check: all stripes, all bytes, the bytes of each rail, and, where
+// it is asked for, the hash of the whole.
 func (j *readJob) complete() error {
 	n, bytes, sum := j.order.result()
 	if n != int(j.span.last-j.span.first) || bytes != j.span.end-j.span.off {

@@ -24,7 +24,7 @@ type Limits struct {
 	Hedge              bool          // near a deadline late stripes are asked for over another rail, too
 	Quarantine         time.Duration // for which a rail that delivered wrong bytes is left alone
 	Recheck            bool          // look the object up again after reading it
-	StripesOnly        bool          // the stripes' checksums stand for the hash of the whole
+	VerifyWhole        bool          // the hash of the whole, too; else the stripes' checksums, which the layout hash covers, stand for it
 	StaleRetries       int           // times a read starts over because the object changed
 }
 
@@ -71,7 +71,7 @@ func LimitsOf(r deploy.Reader) Limits {
 	}
 	set(&l.MinRails, r.MinRails)
 	l.Adaptive, l.Hedge, l.Quarantine = r.Weights == "adaptive", r.Hedge, r.Quarantine.D()
-	l.Recheck, l.Deadline, l.StripesOnly = r.Recheck, r.Deadline.D(), r.Verify == "stripes"
+	l.Recheck, l.Deadline, l.VerifyWhole = r.Recheck, r.Deadline.D(), r.Verify == VerifiedWhole
 	return l
 }
 

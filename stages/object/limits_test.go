@@ -14,13 +14,13 @@ import (
 // no sense are refused.
 func TestLimits(t *testing.T) {
 	l := LimitsOf(deploy.Reader{IOTimeout: deploy.Duration(time.Second), Cooldown: deploy.Duration(2 * time.Second), MaxConnectionsPerRail: 3, MaxConnections: 4,
-		MaxInflightPerRail: 5, MaxInflight: 6, TaskMaxStripes: 7, OnRailFailure: "fail", MinRails: 2, Weights: "adaptive", Deadline: deploy.Duration(4 * time.Second), Hedge: true, Quarantine: deploy.Duration(3 * time.Second), Recheck: true, Verify: "stripes"})
+		MaxInflightPerRail: 5, MaxInflight: 6, TaskMaxStripes: 7, OnRailFailure: "fail", MinRails: 2, Weights: "adaptive", Deadline: deploy.Duration(4 * time.Second), Hedge: true, Quarantine: deploy.Duration(3 * time.Second), Recheck: true, Verify: "whole"})
 	want := Limits{IOTimeout: time.Second, Cooldown: 2 * time.Second, MaxConnsPerRail: 3, MaxConns: 4, MaxInflightPerRail: 5, MaxInflight: 6, TaskMaxStripes: 7, TaskDepth: 2,
-		OnRailFailure: FailRead, MinRails: 2, Adaptive: true, Deadline: 4 * time.Second, Hedge: true, Quarantine: 3 * time.Second, Recheck: true, StripesOnly: true, StaleRetries: 1}
+		OnRailFailure: FailRead, MinRails: 2, Adaptive: true, Deadline: 4 * time.Second, Hedge: true, Quarantine: 3 * time.Second, Recheck: true, VerifyWhole: true, StaleRetries: 1}
 	if l != want {
 		t.Errorf("%+v\nwant %+v", l, want)
 	}
-	if l := LimitsOf(deploy.Reader{}); l.check() != nil || l.OnRailFailure != Failover || l.Adaptive || l.StripesOnly || l.MinRails != 1 {
+	if l := LimitsOf(deploy.Reader{}); l.check() != nil || l.OnRailFailure != Failover || l.Adaptive || l.VerifyWhole || l.MinRails != 1 {
 		t.Errorf("%+v", l)
 	}
 	for name, spoil := range map[string]func(*Limits){

@@ -116,9 +116,8 @@ func (b *LeasedBuffer) Release() {
 }
 
 // Read reads an object over all its rails. What it returns is complete: every
-// stripe arrived and has its checksum, the bytes in order have the object's (of a
-// range, and with Limits.StripesOnly, the stripes' checksums stand for it), and, with Limits.Recheck, the object is
-// still the current one. On an error there is no buffer and nothing touches the
+// stripe arrived and has its checksum, with Limits.VerifyWhole the bytes of a whole object
+// have its hash in order, and, with Limits.Recheck, the object is still the current one. On an error there is no buffer and nothing touches the
 // memory any more.
 //
 // An object that changes meanwhile is looked up again and read anew, at most

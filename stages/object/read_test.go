@@ -45,7 +45,7 @@ func TestReadReportJSON(t *testing.T) {
 	data := randomBytes(1, 16*Align)
 	x.mustPut(testKey, data)
 	rep := x.reads(testKey, data)
-	if rep.Verified != VerifiedWhole {
+	if rep.Verified != VerifiedStripes {
 		t.Errorf("verified: %s", rep.Verified)
 	}
 	b, err := json.Marshal(rep)
@@ -245,6 +245,7 @@ func TestReadBadPlacementBeforeAnyIO(t *testing.T) {
 
 func TestReadWrongWhole(t *testing.T) {
 	x := newWorld(t, nil)
+	x.w.cfg.Limits.VerifyWhole = true
 	k := testKey
 	data := randomBytes(1, 2*Align)
 	x.mustPut(k, data)
@@ -259,8 +260,8 @@ func TestReadWrongWhole(t *testing.T) {
 	if !strings.Contains(err.Error(), "every stripe is right") {
 		t.Errorf("%v", err)
 	}
-	// The stripes stand for the whole where the recipe says so, and the report tells.
-	x.w.cfg.Limits.StripesOnly = true
+	// The stripes stand for the whole otherwise, and the report tells.
+	x.w.cfg.Limits.VerifyWhole = false
 	if rep := x.reads(k, data); rep.Verified != VerifiedStripes {
 		t.Errorf("verified: %s", rep.Verified)
 	}

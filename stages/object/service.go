@@ -37,6 +37,7 @@ type ServiceConfig struct {
 // is served on the one that calls Serve.
 type Service struct {
 	cfg   ServiceConfig
+	tier  *memoryTier
 	ctx   context.Context
 	stop  context.CancelFunc
 	stats serviceCounters
@@ -44,7 +45,7 @@ type Service struct {
 
 type serviceCounters struct {
 	stores, fetches, deletes, failures atomic.Uint64
-	bytesIn, bytesOut                  atomic.Uint64
+	memoryHits, bytesIn, bytesOut      atomic.Uint64
 }
 
 // ServiceStats are counts since the start.
@@ -52,6 +53,9 @@ type ServiceStats struct {
 	Stores, Fetches, Deletes uint64 // that succeeded
 	Failures                 uint64
 	BytesIn, BytesOut        uint64
+	MemoryHits               uint64 // fetches that needed no file
+	MemoryStripes            int    // that are kept in memory now
+	MemoryBytes              uint64 // of the slab, which they take
 }
 
 // NewService makes the service of a shard.
@@ -62,19 +66,26 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Piece == 0 {
 		cfg.Piece = 512 << 10
 	}
-	s := &Service{cfg: cfg}
+	s := &Service{cfg: cfg, tier: newMemoryTier(cfg.Slab)}
+	cfg.Store.deleted = func(dir int, file string) { s.tier.drop(tierKey{dir, file}) }
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
 
-// Close makes requests that wait for memory, and all later ones, fail. It does not
-// wait for those being served: the lanes' owner does that.
-func (s *Service) Close() { s.stop() }
+// Close makes requests that wait for memory, and all later ones, fail, and keeps no
+// stripes any more. It does not wait for those being served: the lanes' owner does that.
+func (s *Service) Close() {
+	s.stop()
+	s.tier.close()
+}
 
 // Stats is a snapshot.
 func (s *Service) Stats() ServiceStats {
 	c := &s.stats
+	stripes, bytes := s.tier.stats()
+	hits := c.memoryHits.Load() // before the fetches, of which they are a part
 	return ServiceStats{
+		MemoryHits: hits, MemoryStripes: stripes, MemoryBytes: bytes,
 		Stores: c.stores.Load(), Fetches: c.fetches.Load(), Deletes: c.deletes.Load(), Failures: c.failures.Load(),
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 	}
@@ -144,10 +155,10 @@ func (s *Service) do(x exchange) (rsp stripeResponse, err error) {
 	}
 }
 
-// extent takes n bytes of memory for the stripe, after checking what the request says of
-// it.
-func (s *Service) extent(x exchange, q *stripeRequest, n uint64) (*Extent, *verbs.Span, error) {
-	fail := func(err error) (*Extent, *verbs.Span, error) { return nil, nil, err }
+// span checks what a request says of its stripe, and gives the slab's memory as the rail
+// of the request has it.
+func (s *Service) span(x exchange, q *stripeRequest) (*verbs.Span, error) {
+	fail := func(err error) (*verbs.Span, error) { return nil, err }
 	span := s.cfg.Memory.On(x.Rail())
 	room, ok := q.room()
 	switch {
@@ -160,6 +171,12 @@ func (s *Service) extent(x exchange, q *stripeRequest, n uint64) (*Extent, *verb
 	case span == nil:
 		return fail(fmt.Errorf("%w: no registered memory on rail %s", ErrInternal, x.Rail()))
 	}
+	return span, nil
+}
+
+// extent takes n bytes of memory for a stripe.
+func (s *Service) extent(x exchange, n uint64) (*Extent, error) {
+	fail := func(err error) (*Extent, error) { return nil, err }
 	ctx, cancel := context.WithTimeoutCause(x.Context(), s.cfg.MemoryWait, ErrBusy)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
@@ -172,7 +189,7 @@ func (s *Service) extent(x exchange, q *stripeRequest, n uint64) (*Extent, *verb
 	case err != nil:
 		return fail(err)
 	}
-	return ext, span, nil
+	return ext, nil
 }
 
 // at is the client's memory for n bytes of the stripe from off on, one part after the
@@ -191,7 +208,11 @@ func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 	if err := s.cfg.Store.Ready(q.Dir, q.File, q.Index, q.Length); err != nil {
 		return rsp, err
 	}
-	ext, span, err := s.extent(x, q, q.Length)
+	span, err := s.span(x, q)
+	if err != nil {
+		return rsp, err
+	}
+	ext, err := s.extent(x, q.Length)
 	if err != nil {
 		return rsp, err
 	}
@@ -219,12 +240,63 @@ func (s *Service) storeStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 }
 
 func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse, err error) {
-	step := min(q.Length, s.cfg.Piece)
-	if q.verify {
-		step = q.Length // nothing is sent of a file that is wrong
-	}
-	ext, span, err := s.extent(x, q, min(q.Length, 2*step))
+	span, err := s.span(x, q)
 	if err != nil {
+		return rsp, err
+	}
+	send, key := sending{x: x, q: q, span: span}, tierKey{q.Dir, q.File}
+	hit := false
+	if q.verify {
+		s.tier.drop(key)
+		rsp, err = s.sendVerified(&send)
+	} else if ext, meta := s.tier.get(key, &q.Identity, q.Length); ext != nil {
+		defer ext.Release()
+		hit, rsp = true, stripeResponse{length: meta.Length, xxh3: meta.XXH3}
+		err = both(send.start(0, ext, 0, 0, q.Length), send.end())
+	} else {
+		rsp, err = s.sendFile(&send, key)
+	}
+	if err != nil {
+		return rsp, err
+	}
+	s.stats.fetches.Add(1)
+	s.stats.bytesOut.Add(q.Length)
+	if hit {
+		s.stats.memoryHits.Add(1)
+	}
+	return rsp, nil
+}
+
+// sendVerified sends a stripe whose file has its checksum. Nothing is sent of a file
+// that is wrong.
+func (s *Service) sendVerified(send *sending) (rsp stripeResponse, err error) {
+	q := send.q
+	ext, err := s.extent(send.x, q.Length)
+	if err != nil {
+		return rsp, err
+	}
+	defer ext.Release()
+	meta, err := s.cfg.Store.Read(q.Dir, q.File, q.Identity, ext.Bytes())
+	if err != nil {
+		return rsp, err
+	}
+	if h := xxh3.Hash(ext.Bytes()); h != meta.XXH3 {
+		return rsp, fmt.Errorf("%w: %s in directory %d of shard %d: xxh3 %s, %s was stored", ErrCorrupt, q.File, q.Dir, s.cfg.Store.Shard(), Hex(h), Hex(meta.XXH3))
+	}
+	return stripeResponse{length: meta.Length, xxh3: meta.XXH3}, both(send.start(0, ext, 0, 0, q.Length), send.end())
+}
+
+// sendFile sends a stripe as its file is read, piece by piece, through memory that two
+// pieces take in turns, or else through memory that the stripe is kept in.
+func (s *Service) sendFile(send *sending, key tierKey) (rsp stripeResponse, err error) {
+	q := send.q
+	step := min(q.Length, s.cfg.Piece)
+	turn := 2 * step // of the memory
+	ext := s.tier.room(key, q.Length)
+	keep := ext != nil
+	if keep {
+		turn = q.Length
+	} else if ext, err = s.extent(send.x, min(q.Length, turn)); err != nil {
 		return rsp, err
 	}
 	defer ext.Release()
@@ -233,63 +305,52 @@ func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 		return rsp, err
 	}
 	defer r.close()
-	send := sending{x: x, q: q, span: span, ext: ext}
 	// The memory is not given back before the device has let go of it.
 	defer func() { _ = send.end() }()
-	for off := uint64(0); off < q.Length && err == nil; off += step {
-		n, at := min(step, q.Length-off), off/step%2*step
-		if err = send.wait(at); err != nil {
+	for off, i := uint64(0), 0; off < q.Length && err == nil; off, i = off+step, i+1 {
+		n, at := min(step, q.Length-off), off%turn
+		if err = send.wait(i % 2); err != nil {
 			break
 		}
-		piece := ext.Bytes()[at : at+n]
-		if err = r.next(piece); err != nil {
+		if err = r.next(ext.Bytes()[at : at+n]); err != nil {
 			break
 		}
-		if q.verify {
-			if h := xxh3.Hash(piece); h != r.meta.XXH3 {
-				return rsp, fmt.Errorf("%w: %s in directory %d of shard %d: xxh3 %s, %s was stored", ErrCorrupt, q.File, q.Dir, s.cfg.Store.Shard(), Hex(h), Hex(r.meta.XXH3))
-			}
-		}
-		err = send.start(at, off, n)
+		err = send.start(i%2, ext, at, off, n)
 	}
 	if err = both(err, send.end()); err != nil {
 		return rsp, err
 	}
-	s.stats.fetches.Add(1)
-	s.stats.bytesOut.Add(q.Length)
+	if keep {
+		s.tier.keep(key, ext, &r.meta)
+	}
 	return stripeResponse{length: r.meta.Length, xxh3: r.meta.XXH3}, nil
 }
 
-// sending are the pieces of a stripe that are on their way, one in each half of an
-// extent.
+// sending are the pieces of a stripe that are on their way, two at most.
 type sending struct {
 	x    exchange
 	q    *stripeRequest
 	span *verbs.Span
-	ext  *Extent
 	on   [2][maxParts]lane.Bulk
 }
 
-// half is the place of a piece that begins at an offset of the extent.
-func half(at uint64) int { return int(min(at, 1)) }
-
-// wait waits until the memory of a half is free.
-func (s *sending) wait(at uint64) (err error) {
-	for i := range s.on[half(at)] {
-		b := &s.on[half(at)][i]
+// wait waits until a piece has left its memory.
+func (s *sending) wait(piece int) (err error) {
+	for i := range s.on[piece] {
+		b := &s.on[piece][i]
 		err = both(err, b.Wait(s.x.Context()))
 		*b = lane.Bulk{}
 	}
 	return transferFailed(err)
 }
 
-// start sends n bytes of a half, which are those of the stripe from off on.
-func (s *sending) start(at, off, n uint64) (err error) {
+// start sends n bytes of an extent from at on, which are those of the stripe from off on.
+func (s *sending) start(piece int, ext *Extent, at, off, n uint64) (err error) {
 	var room [4]verbs.SGE
-	from := s.ext.off + at
+	from := ext.off + at
 	for i, m := range s.q.at(off, n) {
 		if m.Length > 0 {
-			if s.on[half(at)][i], err = s.x.StartWrite(s.x.Context(), s.span.SGEs(room[:0], from, m.Length), m); err != nil {
+			if s.on[piece][i], err = s.x.StartWrite(s.x.Context(), s.span.SGEs(room[:0], from, m.Length), m); err != nil {
 				return transferFailed(err)
 			}
 		}

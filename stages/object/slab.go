@@ -21,6 +21,7 @@ type Slab struct {
 
 	chunk uint64                    // the least it grows by
 	more  func(off, n uint64) error // makes the next n bytes ready; nil: it does not grow
+	owner func(enough func() bool)  // of memory that is only lent; see lend
 	grow  sync.Mutex                // held over more
 
 	cap uint64 // under mu
@@ -43,6 +44,28 @@ type waiter struct {
 	ready chan struct{} // closed when got or err is set, under Slab.mu
 	got   *Extent
 	err   error
+}
+
+// lend names who holds memory only as long as nobody else wants it: giveBack is called
+// by everyone who has to wait, and releases extents until enough says that it need not
+// go on. It is called before the slab is used.
+func (s *Slab) lend(giveBack func(enough func() bool)) { s.owner = giveBack }
+
+// wanted reports whether somebody waits for memory.
+func (s *Slab) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.line) > 0
+}
+
+// served reports whether a waiter need not wait any more.
+func (w *waiter) served() bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
 }
 
 // NewSlab manages mem, whose tail that is no multiple of Align stays unused. The
@@ -161,6 +184,9 @@ func (s *Slab) Acquire(ctx context.Context, n int) (*Extent, error) {
 	x, w, err := s.take(n, true)
 	if x != nil || err != nil {
 		return x, err
+	}
+	if s.owner != nil {
+		s.owner(w.served)
 	}
 	select {
 	case <-w.ready:

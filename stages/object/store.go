@@ -34,8 +34,9 @@ type StoreConfig struct {
 
 // Store keeps the stripe files of one shard. It is safe for concurrent use.
 type Store struct {
-	shard int
-	dirs  []*directory
+	shard   int
+	dirs    []*directory
+	deleted func(dir int, file string) // set by the store's service; nil: nobody asks
 }
 
 // OpenStore opens the directories, refuses those that belong to another shard,
@@ -472,6 +473,9 @@ func (s *Store) Delete(dir int, file string, id Identity) (bool, error) {
 		return false, err
 	}
 	defer done()
+	if s.deleted != nil {
+		s.deleted(dir, file)
+	}
 	err = d.at("remove")
 	if err == nil {
 		err = m.remove(file)

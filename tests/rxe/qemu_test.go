@@ -49,7 +49,8 @@ type job struct {
 	programs []program
 	env      []string
 	limit    time.Duration
-	memory   int // MiB
+	memory   int    // MiB
+	kernel   string // more parameters of the kernel
 }
 
 // newJob makes the folder, with the topology in it. It is outside the test's own
@@ -125,7 +126,7 @@ func (j *job) run(t *testing.T, k kernel, live io.Writer) ([]section, error) {
 		// Software emulation always: a run is then the same everywhere, and KVM
 		// inside virtual machines is known to hang.
 		"-accel", "tcg,thread=multi", "-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt", "-smp", "2", "-m", strconv.Itoa(j.memory),
-		"-kernel", k.image, "-initrd", k.initramfs, "-append", "console=ttyS0 quiet panic=-1 mitigations=off clocksource=tsc tsc=reliable",
+		"-kernel", k.image, "-initrd", k.initramfs, "-append", "console=ttyS0 quiet panic=-1 mitigations=off clocksource=tsc tsc=reliable "+j.kernel,
 		"-no-reboot", "-display", "none", "-monitor", "none", "-nic", "none",
 		"-serial", "file:"+console, "-serial", "stdio",
 		"-virtfs", "local,path=/,mount_tag=host,security_model=none,multidevs=remap,readonly=on",

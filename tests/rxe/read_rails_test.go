@@ -80,11 +80,11 @@ func TestMeasureReads(t *testing.T) {
 }
 
 // open connects from a host of the recipe.
-func (r *readRig) open(ctx context.Context, host string, stripes bool) {
+func (r *readRig) open(ctx context.Context, host string, whole bool) {
 	r.t.Helper()
 	d := r.d
 	limits := object.LimitsOf(d.Reader)
-	limits.StripesOnly = stripes
+	limits.VerifyWhole = whole
 	s, err := object.OpenSession(ctx, object.SessionConfig{Deployment: d, Host: host, Staging: 640 << 20,
 		Drivers: func(string, deploy.Rail) (verbs.Driver, error) { return ibv.New(ibv.Options{}), nil },
 		Control: launch.ControlAddress(d), Identity: launch.Identity(d), Options: ctrl.ClientOptions{Timeout: d.Control.Timeout.D()},
@@ -107,7 +107,7 @@ func (r *readRig) measure(s *readSetting, stored map[int64]bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), readLimit)
 	defer cancel()
 	began := time.Now()
-	r.open(ctx, s.Host, s.Stripes)
+	r.open(ctx, s.Host, s.Whole)
 	defer func() {
 		if err := r.session.Close(ctx); err != nil {
 			r.t.Error(err)

@@ -52,6 +52,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	if o.directories != nil {
 		m.directories(o.directories())
 	}
+	if o.objects != nil {
+		m.objects(o.objects())
+	}
 }
 
 func (m sheet) directories(all []object.DirectoryStatus) {
@@ -64,6 +67,19 @@ func (m sheet) directories(all []object.DirectoryStatus) {
 			m.gauge("directory_size_bytes", float64(d.Total), "Size of the directory's file system.", labels...)
 		}
 	}
+}
+
+func (m sheet) objects(st object.ServiceStats, slab object.SlabStats) {
+	const fetches = "Stripes that were sent, by where they were: in memory since an earlier request, or in their file."
+	m.count("stripe_fetches_total", float64(st.MemoryHits), fetches, "source", "memory")
+	m.count("stripe_fetches_total", float64(st.Fetches-st.MemoryHits), fetches, "source", "file")
+	m.count("stripe_stores_total", float64(st.Stores), "Stripes that were stored.")
+	m.count("stripe_deletes_total", float64(st.Deletes), "Stripes that were removed.")
+	m.count("stripe_failures_total", float64(st.Failures), "Requests for stripes that failed.")
+	const bytes = "Registered memory for stripes: in use, kept for stripes that are asked for again, and free. What is kept is given to whoever needs it."
+	m.gauge("slab_bytes", float64(slab.Used-min(slab.Used, st.MemoryBytes)), bytes, "state", "used")
+	m.gauge("slab_bytes", float64(st.MemoryBytes), bytes, "state", "kept")
+	m.gauge("slab_bytes", float64(slab.Capacity-min(slab.Capacity, slab.Used)), bytes, "state", "free")
 }
 
 func oneIf(b bool) float64 {

@@ -24,6 +24,7 @@ import (
 // metrics. Nothing of it costs anything until somebody asks.
 type observed struct {
 	directories func() []object.DirectoryStatus                  // of a shard; nil: of a client
+	objects     func() (object.ServiceStats, object.SlabStats)   // of a shard; nil: of a client
 	more        map[string]func(url.Values, []byte) (any, error) // answers of the admin socket
 	deployment  *deploy.Deployment
 	process     launch.Process

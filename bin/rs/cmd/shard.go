@@ -57,7 +57,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		return pipeline.Wrap(err, pipeline.LayerResource, "serve", at)
 	}
 	router := new(lanes.Router)
-	store, err := r.startObjects(ctx, scope, sh, set, router)
+	store, objects, err := r.startObjects(ctx, scope, sh, set, router)
 	if err != nil {
 		return pipeline.Wrap(err, pipeline.LayerStorage, "serve", at)
 	}
@@ -80,7 +80,7 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 		process: launch.Process{ID: string(ctrl.ShardID(r.shard)), Shard: r.shard, Host: sh.Host, Command: "serve"}}
 	scrubber := object.NewScrubber(ctx, store, client)
 	scope.DeferClose("scrubber", scrubber.Close)
-	o.more, o.directories = objectCalls(store, scrubber), store.Directories
+	o.more, o.directories, o.objects = objectCalls(store, scrubber), store.Directories, objects
 	if err := o.observe(ctx, scope, r.folder); err != nil {
 		return err
 	}
@@ -111,8 +111,10 @@ func runShard(ctx context.Context, r shardRun) (err error) {
 	return nil
 }
 
-// startObjects opens the shard's directories and serves stripes from them.
-func (r shardRun) startObjects(ctx context.Context, scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) (*object.Store, error) {
+// startObjects opens the shard's directories and serves stripes from them. The function
+// gives the counts of that.
+func (r shardRun) startObjects(ctx context.Context, scope *pipeline.Scope, sh *deploy.Shard, set *rail.Set, router *lanes.Router) (
+	*object.Store, func() (object.ServiceStats, object.SlabStats), error) {
 	cfg := object.StoreConfig{Deployment: r.deployment.Name, Shard: r.shard, NoSync: !r.deployment.Objects.Sync, DirectIO: r.deployment.Objects.DirectIO,
 		Known: r.absolute(fmt.Sprintf("directories-%d.json", r.shard)), Report: func(st object.DirectoryStatus) { emitDirectory(ctx, st) }}
 	for _, dir := range sh.Dirs {
@@ -120,18 +122,18 @@ func (r shardRun) startObjects(ctx context.Context, scope *pipeline.Scope, sh *d
 	}
 	store, err := object.OpenStore(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	scope.DeferClose("object store", store.Close)
 	region, err := verbs.MapRegion(int(sh.Slab))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	scope.DeferClose("unmap slab", region.Close)
 	// Stripes are read into and written from the slab by this end alone.
 	reg, err := set.Register(region, verbs.LocalWrite, nil, rail.Pieces{Align: object.Align})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	scope.DeferClose("deregister slab", reg.Close)
 	slab := object.NewSlab(region.Bytes())
@@ -139,7 +141,7 @@ func (r shardRun) startObjects(ctx context.Context, scope *pipeline.Scope, sh *d
 	service := object.NewService(object.ServiceConfig{Store: store, Slab: slab, Memory: reg})
 	scope.DeferClose("object service", func() error { service.Close(); return nil })
 	router.Handle(uint8(object.OpStoreStripe>>8), service)
-	return store, nil
+	return store, func() (object.ServiceStats, object.SlabStats) { return service.Stats(), slab.Stats() }, nil
 }
 
 // startTables opens the shard's table store and serves it.
