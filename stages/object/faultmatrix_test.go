@@ -138,38 +138,6 @@ func (m *matrix) midway(f func()) {
 	}
 }
 
-// source is where shards send stripes from: 0 files, 1 memory, the later half of them.
-type source int
-
-// bothSources runs a test with each.
-func bothSources(t *testing.T, test func(*testing.T, source)) {
-	t.Run("file", func(t *testing.T) { test(t, 0) })
-	t.Run("memory", func(t *testing.T) { test(t, 1) })
-}
-
-// prepare makes shards keep the later half of the object's stripes, for 1.
-func (s source) prepare(m *matrix) {
-	m.t.Helper()
-	if s == 0 {
-		return
-	}
-	half := Range{Offset: uint64(len(m.data) / 2)}
-	for range 2 {
-		buf, _, err := m.session.Read(context.Background(), testKey, ReadOptions{Range: &half})
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		buf.Release()
-	}
-	n := 0
-	for _, s := range m.shards {
-		n += s.service.Stats().MemoryStripes
-	}
-	if n != 8 {
-		m.t.Errorf("%d stripes are kept, want 8", n)
-	}
-}
-
 // file is where a shard keeps a stripe.
 func (m *matrix) file(stripe uint32) string {
 	m.t.Helper()

@@ -252,7 +252,7 @@ func (s *Service) fetchStripe(x exchange, q *stripeRequest) (rsp stripeResponse,
 	} else if ext, meta := s.tier.get(key, &q.Identity, q.Length); ext != nil {
 		defer ext.Release()
 		hit, rsp = true, stripeResponse{length: meta.Length, xxh3: meta.XXH3}
-		err = both(send.start(0, ext, 0, 0, q.Length), send.end())
+		err = send.whole(ext)
 	} else {
 		rsp, err = s.sendFile(&send, key)
 	}
@@ -283,7 +283,7 @@ func (s *Service) sendVerified(send *sending) (rsp stripeResponse, err error) {
 	if h := xxh3.Hash(ext.Bytes()); h != meta.XXH3 {
 		return rsp, fmt.Errorf("%w: %s in directory %d of shard %d: xxh3 %s, %s was stored", ErrCorrupt, q.File, q.Dir, s.cfg.Store.Shard(), Hex(h), Hex(meta.XXH3))
 	}
-	return stripeResponse{length: meta.Length, xxh3: meta.XXH3}, both(send.start(0, ext, 0, 0, q.Length), send.end())
+	return stripeResponse{length: meta.Length, xxh3: meta.XXH3}, send.whole(ext)
 }
 
 // sendFile sends a stripe as its file is read, piece by piece, through memory that two
@@ -292,14 +292,17 @@ func (s *Service) sendFile(send *sending, key tierKey) (rsp stripeResponse, err 
 	q := send.q
 	step := min(q.Length, s.cfg.Piece)
 	turn := 2 * step // of the memory
-	ext := s.tier.room(key, q.Length)
-	keep := ext != nil
-	if keep {
-		turn = q.Length
-	} else if ext, err = s.extent(send.x, min(q.Length, turn)); err != nil {
-		return rsp, err
+	var ext *Extent
+	room := s.tier.room(key, q.Length)
+	if room != nil {
+		defer room.release()
+		ext, turn = room.ext, q.Length
+	} else {
+		if ext, err = s.extent(send.x, min(q.Length, turn)); err != nil {
+			return rsp, err
+		}
+		defer ext.Release()
 	}
-	defer ext.Release()
 	r, err := s.cfg.Store.reader(q.Dir, q.File, q.Identity, q.Length)
 	if err != nil {
 		return rsp, err
@@ -320,8 +323,10 @@ func (s *Service) sendFile(send *sending, key tierKey) (rsp stripeResponse, err 
 	if err = both(err, send.end()); err != nil {
 		return rsp, err
 	}
-	if keep {
-		s.tier.keep(key, ext, &r.meta)
+	if room != nil {
+		room.keep(&r.meta)
+	} else {
+		s.tier.passed(key)
 	}
 	return stripeResponse{length: r.meta.Length, xxh3: r.meta.XXH3}, nil
 }
@@ -357,6 +362,12 @@ func (s *sending) start(piece int, ext *Extent, at, off, n uint64) (err error) {
 		from += m.Length
 	}
 	return nil
+}
+
+// whole sends a stripe that an extent holds, and returns when it has left it.
+func (s *sending) whole(ext *Extent) error {
+	defer func() { _ = s.end() }()
+	return both(s.start(0, ext, 0, 0, s.q.Length), s.end())
 }
 
 // end waits for what is on its way.

@@ -473,12 +473,13 @@ func (s *Store) Delete(dir int, file string, id Identity) (bool, error) {
 		return false, err
 	}
 	defer done()
-	if s.deleted != nil {
-		s.deleted(dir, file)
-	}
 	err = d.at("remove")
 	if err == nil {
 		err = m.remove(file)
+	}
+	// Afterwards: who opens the file before this is told, and nobody can any more.
+	if s.deleted != nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		s.deleted(dir, file)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		// What is on a file system that is away comes back with it.

@@ -3,15 +3,18 @@ package object
 import (
 	"container/list"
 	"sync"
+
+	"github.com/zeebo/xxh3"
 )
 
 // memoryTier keeps stripes that are asked for again in what a slab has free, so that they
-// are sent without their file. It takes no memory of its own: whoever waits for memory of
-// the slab gets what the tier holds, the stripe that was used longest ago first.
+// are sent without their file. It takes no memory of its own, and a quarter of the slab is
+// never its: whoever waits for memory gets what the tier holds, the stripe that was used
+// longest ago first.
 //
-// A stripe comes in when it is read a second time. It takes the place of another only if
-// it was asked for later than the other was used: objects that are read once pass by, and
-// of those that are read in turn and do not fit, some stay instead of none.
+// A stripe comes in when it is read a second time. It takes the place of others only if
+// it was asked for later than they were used: objects that are read once pass by, and of
+// those that are read in turn and do not fit, some stay instead of none.
 //
 // What is kept was not verified here, as no stripe is that a shard sends. Who gets wrong
 // bytes asks for the file to be verified, and that drops what is kept of it.
@@ -19,15 +22,18 @@ import (
 // Lock order: memoryTier.mu, then Slab.mu.
 type memoryTier struct {
 	slab *Slab
+	most uint64 // bytes that it may take
 
 	mu     sync.Mutex
 	kept   map[tierKey]*list.Element // of line
 	line   *list.List                // of *keptStripe, the one used last first
-	asked  map[tierKey]uint64        // when what is not kept was asked for
-	recent []tierKey                 // the keys of asked in their order, a ring
+	bytes  uint64                    // of kept
+	rooms  map[*tierRoom]struct{}    // stripes that are being read
+	coming uint64                    // bytes of rooms
+	asked  map[uint64]uint64         // when what is not kept was asked for, by the hash of its key
+	recent []uint64                  // the hashes of asked in their order, a ring
 	next   int                       // of recent
 	clock  uint64                    // requests so far
-	bytes  uint64
 	closed bool
 }
 
@@ -38,6 +44,9 @@ type tierKey struct {
 	file string
 }
 
+// hash leaves the directory out: no two have a file of one name.
+func (k tierKey) hash() uint64 { return xxh3.HashString(k.file) }
+
 type keptStripe struct {
 	key  tierKey
 	ext  *Extent
@@ -45,11 +54,19 @@ type keptStripe struct {
 	used uint64 // clock
 }
 
-// askedBefore is how many stripes that are not kept a tier remembers.
-const askedBefore = 8192
+// tierRoom is memory for a stripe that will be kept, while it is read.
+type tierRoom struct {
+	tier    *memoryTier
+	key     tierKey
+	ext     *Extent
+	dropped bool // the file was removed, or doubted, meanwhile
+}
+
+// askedBefore is how many stripes that are not kept a tier remembers, 3 MiB of them.
+const askedBefore = 1 << 16
 
 func newMemoryTier(slab *Slab) *memoryTier {
-	t := &memoryTier{slab: slab, kept: map[tierKey]*list.Element{}, line: list.New(), asked: map[tierKey]uint64{}}
+	t := &memoryTier{slab: slab, most: slab.limit / 4 * 3, kept: map[tierKey]*list.Element{}, line: list.New(), rooms: map[*tierRoom]struct{}{}, asked: map[uint64]uint64{}}
 	slab.lend(t.giveBack)
 	return t
 }
@@ -73,20 +90,26 @@ func (t *memoryTier) get(key tierKey, want *Identity, n uint64) (*Extent, Stripe
 	return k.ext, k.meta
 }
 
-// room gives memory for a stripe that is worth keeping, or nil. The caller reads it, gives
-// it to keep and releases it.
-func (t *memoryTier) room(key tierKey, n uint64) *Extent {
+// room gives memory for a stripe that is worth keeping, or nil. The caller reads it, may
+// call keep, and calls release.
+func (t *memoryTier) room(key tierKey, n uint64) *tierRoom {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before, again := t.asked[key]
-	t.remember(key)
-	if !again || t.closed {
+	before, again := t.asked[key.hash()]
+	need := roundUp(n)
+	if !again || t.closed || !t.canLocked(need, before) {
 		return nil
 	}
 	for {
-		if ext, ok := t.slab.TryAcquire(int(n)); ok {
-			return ext
+		if t.bytes+t.coming+need <= t.most {
+			if ext, ok := t.slab.TryAcquire(int(n)); ok {
+				r := &tierRoom{tier: t, key: key, ext: ext}
+				t.rooms[r] = struct{}{}
+				t.coming += ext.room
+				return r
+			}
 		}
+		// Room may still be wanting, in one piece.
 		e := t.line.Back()
 		if e == nil || e.Value.(*keptStripe).used >= before {
 			return nil
@@ -95,40 +118,79 @@ func (t *memoryTier) room(key tierKey, n uint64) *Extent {
 	}
 }
 
-// remember notes that a stripe was asked for now.
-func (t *memoryTier) remember(key tierKey) {
-	if _, known := t.asked[key]; !known {
+// canLocked reports whether need bytes are there when what was used last before a time
+// goes. Nothing goes in vain.
+func (t *memoryTier) canLocked(need, before uint64) bool {
+	if need > t.most {
+		return false
+	}
+	st := t.slab.Stats()
+	there := min(st.Capacity-min(st.Capacity, st.Used), t.most-min(t.most, t.bytes+t.coming))
+	for e := t.line.Back(); e != nil && there < need; e = e.Prev() {
+		k := e.Value.(*keptStripe)
+		if k.used >= before {
+			return false
+		}
+		there += k.ext.room
+	}
+	return there >= need
+}
+
+// passed notes that a stripe was sent which is not kept.
+func (t *memoryTier) passed(key tierKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rememberLocked(key, t.clock)
+}
+
+func (t *memoryTier) rememberLocked(key tierKey, at uint64) {
+	h := key.hash()
+	if _, known := t.asked[h]; !known {
 		if len(t.recent) < askedBefore {
-			t.recent = append(t.recent, key)
+			t.recent = append(t.recent, h)
 		} else {
 			delete(t.asked, t.recent[t.next])
-			t.recent[t.next] = key
+			t.recent[t.next] = h
 			t.next = (t.next + 1) % askedBefore
 		}
 	}
-	t.asked[key] = t.clock
+	t.asked[h] = at
 }
 
-// keep keeps a stripe that was read into memory of room. Nobody writes to it any more.
-func (t *memoryTier) keep(key tierKey, ext *Extent, meta *StripeMeta) {
+// keep keeps the stripe, which was read as a whole. Nobody writes to it any more.
+func (r *tierRoom) keep(meta *StripeMeta) {
+	t := r.tier
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// Who waits for memory asked the tier for it before it came here, so the tier must
 	// not take any now.
-	if t.closed || t.kept[key] != nil || t.slab.wanted() {
+	if t.closed || r.dropped || t.kept[r.key] != nil || t.slab.wanted() {
+		t.rememberLocked(r.key, t.clock)
 		return
 	}
-	ext.Retain()
-	t.bytes += ext.room
-	t.kept[key] = t.line.PushFront(&keptStripe{key: key, ext: ext, meta: *meta, used: t.clock})
+	r.ext.Retain()
+	t.bytes += r.ext.room
+	t.kept[r.key] = t.line.PushFront(&keptStripe{key: r.key, ext: r.ext, meta: *meta, used: t.clock})
 }
 
-// drop forgets a stripe.
+// release ends the use of the memory for reading.
+func (r *tierRoom) release() {
+	r.tier.mu.Lock()
+	delete(r.tier.rooms, r)
+	r.tier.coming -= r.ext.room
+	r.tier.mu.Unlock()
+	r.ext.Release()
+}
+
+// drop forgets a stripe, and does not keep it where it is being read.
 func (t *memoryTier) drop(key tierKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.kept[key]; e != nil {
 		t.dropLocked(e)
+	}
+	for r := range t.rooms {
+		r.dropped = r.dropped || r.key == key
 	}
 }
 
@@ -136,11 +198,13 @@ func (t *memoryTier) dropLocked(e *list.Element) {
 	k := t.line.Remove(e).(*keptStripe)
 	delete(t.kept, k.key)
 	t.bytes -= k.ext.room
+	t.rememberLocked(k.key, k.used)
 	k.ext.Release() // free when nobody sends it any more
 }
 
 // giveBack gives stripes back to the slab, the one used longest ago first, until there
-// are enough; those that are being sent only if the others do not do.
+// are enough. When those that nobody sends do not do, the others go, too: they are free
+// as their sends end, and what they make together has no hole.
 func (t *memoryTier) giveBack(enough func() bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

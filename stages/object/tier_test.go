@@ -3,6 +3,7 @@ package object
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/railstore/railstore/cue/deploy"
 )
 
 // tierFetch does with a tier what the service does for a fetch, and reports whether the
@@ -29,10 +32,12 @@ func tierFetch(tier *memoryTier, id, n int) bool {
 		}
 		return true
 	}
-	if ext := tier.room(key, meta.Length); ext != nil {
-		fill(ext.Bytes(), byte(id))
-		tier.keep(key, ext, &meta)
-		ext.Release()
+	if room := tier.room(key, meta.Length); room != nil {
+		defer room.release()
+		fill(room.ext.Bytes(), byte(id))
+		room.keep(&meta)
+	} else {
+		tier.passed(key)
 	}
 	return false
 }
@@ -60,25 +65,32 @@ func (m *tierModel) fetch(id, free int) bool {
 		return true
 	}
 	before, again := m.asked[id]
-	m.asked[id] = m.clock
 	if !again {
+		m.asked[id] = m.clock
 		return false
 	}
 	if len(m.used) >= free {
-		victim := m.oldest()
-		if victim < 0 || m.used[victim] >= before {
+		if victim := m.oldest(); victim < 0 || m.used[victim] >= before {
+			m.asked[id] = m.clock
 			return false
 		}
-		delete(m.used, victim)
+		m.drop(m.oldest())
 	}
 	m.used[id] = m.clock
 	return false
 }
 
+func (m *tierModel) drop(id int) {
+	if at, kept := m.used[id]; kept {
+		m.asked[id] = at
+		delete(m.used, id)
+	}
+}
+
 // TestTierModel: which requests are served from memory is what the rule says, whatever
 // else takes memory of the slab and gives it back.
 func TestTierModel(t *testing.T) {
-	const stripes, size = 6, 2 * Align
+	const stripes, most, size = 6, 4, 2 * Align // three quarters of 12 pages
 	rapid.Check(t, func(t *rapid.T) {
 		slab := NewSlab(make([]byte, stripes*size))
 		tier := newMemoryTier(slab)
@@ -87,7 +99,7 @@ func TestTierModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"fetch": func(t *rapid.T) {
 				id := rapid.IntRange(0, 9).Draw(t, "stripe")
-				if got, want := tierFetch(tier, id, size), m.fetch(id, stripes-len(others)); got != want {
+				if got, want := tierFetch(tier, id, size), m.fetch(id, min(most, stripes-len(others))); got != want {
 					t.Fatalf("stripe %d from memory: %v, want %v", id, got, want)
 				}
 			},
@@ -104,7 +116,7 @@ func TestTierModel(t *testing.T) {
 				}
 				others = append(others, ext)
 				if len(m.used)+len(others) > stripes {
-					delete(m.used, m.oldest())
+					m.drop(m.oldest())
 				}
 			},
 			"return": func(t *rapid.T) {
@@ -117,7 +129,7 @@ func TestTierModel(t *testing.T) {
 			"drop": func(t *rapid.T) {
 				id := rapid.IntRange(0, 9).Draw(t, "stripe")
 				tier.drop(tierKey{id % 3, fmt.Sprint(id)})
-				delete(m.used, id)
+				m.drop(id)
 			},
 			"": func(t *rapid.T) {
 				n, held := tier.stats()
@@ -142,7 +154,7 @@ func TestTierModel(t *testing.T) {
 // TestTierReadsInTurn: of more stripes than there is room for, read in turn, as many as
 // fit stay; and those that are read now take the place of those that are not any more.
 func TestTierReadsInTurn(t *testing.T) {
-	slab := NewSlab(make([]byte, 4*Align))
+	slab := NewSlab(make([]byte, 6*Align)) // 4 for stripes
 	tier := newMemoryTier(slab)
 	turn := func(first, last int) (hits int) {
 		for id := first; id < last; id++ {
@@ -162,12 +174,21 @@ func TestTierReadsInTurn(t *testing.T) {
 			t.Errorf("turn %d of others: %d from memory, want %d", i, hits, want)
 		}
 	}
-	// Once each, nothing stays but what was there.
-	turn(1000, 1000+2*askedBefore)
+	// Once each, nothing stays but what was there; nor does what must wait for its own turn.
+	turn(1000, 1000+askedBefore+5)
 	if hits := turn(100, 104); hits != 4 {
 		t.Errorf("after many that were read once: %d, want 4", hits)
 	}
-	if n := len(tier.asked); n > askedBefore || len(tier.recent) > askedBefore {
+	// What is read for once takes its own memory, and the tier's only when it must.
+	x, err := slab.Acquire(context.Background(), 2*Align)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Release()
+	if hits := turn(100, 104); hits != 4 {
+		t.Errorf("while others have what is left of the slab: %d, want 4", hits)
+	}
+	if n := len(tier.asked); n != askedBefore || len(tier.recent) != askedBefore {
 		t.Errorf("%d requests are remembered, %d at most", n, askedBefore)
 	}
 }
@@ -175,7 +196,7 @@ func TestTierReadsInTurn(t *testing.T) {
 // TestTierGivesWay: whoever waits gets memory, also that of stripes which are being sent
 // when he comes, and that of a stripe which is about to be kept.
 func TestTierGivesWay(t *testing.T) {
-	slab := NewSlab(make([]byte, 2*Align))
+	slab := NewSlab(make([]byte, 4*Align))
 	tier := newMemoryTier(slab)
 	for range 2 {
 		tierFetch(tier, 1, Align)
@@ -187,7 +208,7 @@ func TestTierGivesWay(t *testing.T) {
 	}
 	got := make(chan *Extent)
 	go func() {
-		ext, err := slab.Acquire(context.Background(), 2*Align)
+		ext, err := slab.Acquire(context.Background(), 4*Align)
 		if err != nil {
 			t.Error(err)
 		}
@@ -200,23 +221,150 @@ func TestTierGivesWay(t *testing.T) {
 	one.Release()
 	all := <-got
 	// Somebody waits while a stripe is read, before it is kept.
-	tier.room(tierKey{0, "3"}, Align)
+	tier.passed(tierKey{0, "3"})
 	all.Release()
-	ext := tier.room(tierKey{0, "3"}, Align)
+	room := tier.room(tierKey{0, "3"}, Align)
 	go func() {
-		x, err := slab.Acquire(context.Background(), 2*Align)
+		x, err := slab.Acquire(context.Background(), 4*Align)
 		if err != nil {
 			t.Error(err)
 		}
 		got <- x
 	}()
 	waitFor(t, func() bool { return slab.Stats().Waiting == 1 })
-	tier.keep(tierKey{0, "3"}, ext, &StripeMeta{})
-	ext.Release()
+	room.keep(&StripeMeta{})
+	room.release()
 	(<-got).Release()
 	if n, held := tier.stats(); n != 0 || held != 0 || slab.Stats().Used != 0 {
 		t.Errorf("%d stripes are kept, %+v", n, slab.Stats())
 	}
+}
+
+// TestTierRules: what a tier keeps, gives and refuses, case by case.
+func TestTierRules(t *testing.T) {
+	id := func(n int) (tierKey, StripeMeta) {
+		return tierKey{n % 3, fmt.Sprint(n)}, StripeMeta{Identity: Identity{Handle: fmt.Sprint(n)}, Length: Align}
+	}
+	full := func(t *testing.T, stripes ...int) *memoryTier { // of 8 pages
+		tier := newMemoryTier(NewSlab(make([]byte, 8*Align)))
+		for range 2 {
+			for _, n := range stripes {
+				tierFetch(tier, n, Align)
+			}
+		}
+		if n, _ := tier.stats(); n != len(stripes) {
+			t.Fatalf("%d stripes are kept, want %d", n, len(stripes))
+		}
+		return tier
+	}
+	kept := func(tier *memoryTier, n int) bool {
+		tier.mu.Lock()
+		defer tier.mu.Unlock()
+		key, _ := id(n)
+		return tier.kept[key] != nil
+	}
+	t.Run("another identity or length", func(t *testing.T) {
+		tier := full(t, 1)
+		key, meta := id(1)
+		if x, _ := tier.get(key, &Identity{Handle: "other"}, Align); x != nil {
+			t.Error("a stripe of another generation")
+		}
+		if x, _ := tier.get(key, &meta.Identity, Align-1); x != nil {
+			t.Error("a stripe of another length")
+		}
+	})
+	t.Run("read twice at once", func(t *testing.T) {
+		tier := full(t, 1)
+		key, meta := id(2)
+		tier.passed(key)
+		one, two := tier.room(key, Align), tier.room(key, Align)
+		one.keep(&meta)
+		two.keep(&meta)
+		one.release()
+		two.release()
+		if n, bytes := tier.stats(); n != 2 || bytes != 2*Align || tier.slab.Stats().Extents != 2 || tier.coming != 0 {
+			t.Errorf("%d stripes, %d bytes, %+v", n, bytes, tier.slab.Stats())
+		}
+	})
+	t.Run("removed while it is read", func(t *testing.T) {
+		tier := full(t, 1)
+		key, meta := id(2)
+		tier.passed(key)
+		room := tier.room(key, Align)
+		tier.drop(key)
+		room.keep(&meta)
+		room.release()
+		if kept(tier, 2) || tier.slab.Stats().Extents != 1 {
+			t.Errorf("it is kept: %+v", tier.slab.Stats())
+		}
+	})
+	t.Run("idle ones go first", func(t *testing.T) {
+		tier := full(t, 1, 2, 3)
+		key, meta := id(1)
+		one, _ := tier.get(key, &meta.Identity, Align)
+		defer one.Release()
+		for _, n := range []int{2, 3} { // 1 is the oldest again
+			tierFetch(tier, n, Align)
+		}
+		x, err := tier.slab.Acquire(context.Background(), 6*Align)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer x.Release()
+		if !kept(tier, 1) || kept(tier, 2) {
+			t.Error("what was being sent went before what was not")
+		}
+	})
+	t.Run("several go for a large one", func(t *testing.T) {
+		tier := full(t, 1, 2, 3, 4, 5, 6)
+		tier.clock += 10
+		big := tierKey{0, "big"}
+		tier.passed(big)
+		room := tier.room(big, 3*Align)
+		if room == nil || kept(tier, 3) || !kept(tier, 6) {
+			t.Fatal("the three oldest ones did not go")
+		}
+		room.release()
+	})
+	t.Run("none goes in vain", func(t *testing.T) {
+		tier := full(t, 1, 2, 3, 4, 5, 6)
+		big, late := tierKey{0, "big"}, tierKey{0, "late"}
+		tier.clock += 10
+		tier.passed(late)
+		tier.passed(big)
+		for n := 3; n <= 6; n++ { // used later than both were asked for
+			tier.clock += 10
+			tierFetch(tier, n, Align)
+		}
+		for _, c := range []struct {
+			key tierKey
+			n   uint64
+		}{{big, 7 * Align}, {big, 100 * Align}, {late, 3 * Align}} {
+			if room := tier.room(c.key, c.n); room != nil || !kept(tier, 1) || !kept(tier, 2) {
+				t.Errorf("%d bytes: stripes went, or there was room", c.n)
+			}
+		}
+	})
+	t.Run("a dropped one was asked for when it was used", func(t *testing.T) {
+		tier := full(t, 1, 2, 3, 4, 5, 6)
+		for range 3 {
+			tierFetch(tier, 1, Align)
+		}
+		key, _ := id(1)
+		tier.drop(key)
+		tier.passed(tierKey{0, "other"})
+		if room := tier.room(tierKey{0, "other"}, Align); room == nil {
+			t.Fatal("no room where one was dropped")
+		} else {
+			room.keep(&StripeMeta{})
+			room.release()
+		}
+		if room := tier.room(key, Align); room == nil {
+			t.Error("it was used later than the others and did not take the place of one")
+		} else {
+			room.release()
+		}
+	})
 }
 
 // TestTierRace: many at once fetch, drop and take memory; nobody waits for ever and no
@@ -338,6 +486,81 @@ func TestTierOverLanes(t *testing.T) {
 		if st := s.slab.Stats(); st.Used != 0 {
 			t.Errorf("%+v", st)
 		}
+	}
+}
+
+// TestTierRemovedWhileRead: an object that is removed while its stripes are read for
+// keeping leaves nothing.
+func TestTierRemovedWhileRead(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	x := newSite(t, nil)
+	defer x.close()
+	s, other := x.open(nil), x.open(nil)
+	defer x.shut(s)
+	defer x.shut(other)
+	data := randomBytes(6, 4*Align)
+	putBytes(t, s.Worker, testKey, data)
+	readBytes(t, s.Worker, testKey, data)
+	var inside atomic.Int32
+	goOn := make(chan struct{})
+	for _, s := range x.shards {
+		s.on(func(step string) error {
+			if step == "read" {
+				inside.Add(1)
+				<-goOn
+			}
+			return nil
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if buf, _, err := s.Read(context.Background(), testKey, ReadOptions{}); err == nil {
+			buf.Release()
+		}
+	}()
+	waitFor(t, func() bool { return inside.Load() == 4 })
+	if _, err := other.Remove(context.Background(), testKey); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	<-done
+	for _, s := range x.shards {
+		waitFor(t, func() bool { return s.slab.Stats().Used == 0 })
+		if st := s.service.Stats(); st.MemoryStripes != 0 {
+			t.Errorf("%+v", st)
+		}
+	}
+}
+
+// TestTierFailedRead: what was not read as a whole is not kept.
+func TestTierFailedRead(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	x := newSite(t, func(d *deploy.Deployment) { d.Objects.StripeBytes = 4 * Align }) // two pieces
+	defer x.close()
+	s := x.open(nil)
+	defer x.shut(s)
+	data := randomBytes(7, 16*Align)
+	putBytes(t, s.Worker, testKey, data)
+	readBytes(t, s.Worker, testKey, data)
+	for _, s := range x.shards {
+		var reads atomic.Int32
+		s.on(func(step string) error {
+			if step == "read" && reads.Add(1) > 1 {
+				return errors.New("this piece cannot be read")
+			}
+			return nil
+		})
+	}
+	if _, _, err := s.Read(context.Background(), testKey, ReadOptions{}); err == nil {
+		t.Error("an object was read whose files cannot be read")
+	}
+	for _, s := range x.shards {
+		s.on(nil)
+		waitFor(t, func() bool { return s.slab.Stats().Used == 0 })
+	}
+	if rep := readBytes(t, s.Worker, testKey, data); rep.Rereads != 0 {
+		t.Errorf("%+v", rep)
 	}
 }
 
