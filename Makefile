@@ -12,7 +12,7 @@ DIST ?= dist
 # Packages whose tests need neither root nor QEMU.
 PACKAGES = $$($(GO) list ./... | grep -v '/tests/rxe$$')
 
-.PHONY: all help build librs test test-rxe bench-rxe bench-read-rxe race nocgo check lint generate generated demo bench fuzz clean
+.PHONY: all help build librs test test-arm64 test-rxe bench-rxe bench-read-rxe race nocgo check lint generate generated demo bench fuzz clean
 
 all: build
 
@@ -46,6 +46,9 @@ bench-rxe: ## the provider ibv beside perftest, and soft beside rxe, in one gues
 
 bench-read-rxe: ## reads over two rails beside one and beside UCX, shaped and not, in one guest
 	RS_REQUIRE=rxe RS_BENCH=1 $(GO) test -v -count=1 -timeout 40m -run 'TestGuestReadSpeed$$' ./tests/rxe
+
+test-arm64: ## what is kept on disks, as an arm64 program under qemu-aarch64-static (package qemu-user-static)
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) test -count=1 -exec qemu-aarch64-static -run 'Direct|TestStore|TestStripe|TestTier' ./stages/object
 
 race: ## the same under the race detector
 	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) $(PACKAGES)
