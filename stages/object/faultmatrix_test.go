@@ -141,12 +141,7 @@ func (m *matrix) midway(f func()) {
 // file is where a shard keeps a stripe.
 func (m *matrix) file(stripe uint32) string {
 	m.t.Helper()
-	o, err := m.session.Lookup(context.Background(), testKey)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	st := o.Placement.Stripes[stripe]
-	return filepath.Join(m.dep.Shards[st.Shard].Dirs[st.Dir], st.File)
+	return m.stripeFile(m.session, stripe)
 }
 
 // refuses reads into a buffer, which must fail and leave it as it is.

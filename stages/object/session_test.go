@@ -101,6 +101,17 @@ func (s *siteShard) quiet() bool {
 	return s.slab.Stats().Extents == s.service.Stats().MemoryStripes
 }
 
+// stripeFile is where a shard keeps a stripe of the test's object.
+func (x *site) stripeFile(s *Session, stripe uint32) string {
+	x.t.Helper()
+	o, err := s.Lookup(context.Background(), testKey)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	st := o.Placement.Stripes[stripe]
+	return filepath.Join(x.dep.Shards[st.Shard].Dirs[st.Dir], st.File)
+}
+
 // serve brings one shard up.
 func (x *site) serve(id int) *siteShard {
 	t := x.t

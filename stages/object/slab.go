@@ -51,13 +51,6 @@ type waiter struct {
 // go on. It is called before the slab is used.
 func (s *Slab) lend(giveBack func(enough func() bool)) { s.owner = giveBack }
 
-// wanted reports whether somebody waits for memory.
-func (s *Slab) wanted() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.line) > 0
-}
-
 // served reports whether a waiter need not wait any more.
 func (w *waiter) served() bool {
 	select {

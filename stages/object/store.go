@@ -477,7 +477,7 @@ func (s *Store) Delete(dir int, file string, id Identity) (bool, error) {
 	if err == nil {
 		err = m.remove(file)
 	}
-	// Afterwards: who opens the file before this is told, and nobody can any more.
+	// Not before: who has the file open is told here, and later nobody can open it.
 	if s.deleted != nil && (err == nil || errors.Is(err, fs.ErrNotExist)) {
 		s.deleted(dir, file)
 	}

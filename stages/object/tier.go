@@ -62,7 +62,7 @@ type tierRoom struct {
 	dropped bool // the file was removed, or doubted, meanwhile
 }
 
-// askedBefore is how many stripes that are not kept a tier remembers, 3 MiB of them.
+// askedBefore is how many stripes that are not kept a tier remembers, in 2.3 MiB.
 const askedBefore = 1 << 16
 
 func newMemoryTier(slab *Slab) *memoryTier {
@@ -164,7 +164,7 @@ func (r *tierRoom) keep(meta *StripeMeta) {
 	defer t.mu.Unlock()
 	// Who waits for memory asked the tier for it before it came here, so the tier must
 	// not take any now.
-	if t.closed || r.dropped || t.kept[r.key] != nil || t.slab.wanted() {
+	if t.closed || r.dropped || t.kept[r.key] != nil || t.slab.Stats().Waiting > 0 {
 		t.rememberLocked(r.key, t.clock)
 		return
 	}
